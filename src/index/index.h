@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * index: hash -> location, for items of every tier. It knows no keys, no clock and no tier: an entry is eight bytes, and
+ * whoever looks something up verifies the item behind it.
+ *
+ * Layout, entries and the lock-free reading protocol are in bucket_hd.h, which device code compiles too.
+ *
+ * Threads. Readers (any thread registered with liburcu-qsbr and on line) take no lock. A writer locks one bucket; only a split
+ * takes two, lower number first. Overflow units are freed after a grace period. Memory order: entries are published by
+ * release and read by acquire; the version is bumped between the store of a moved entry's new place and the clearing of its old.
+ */
+#ifndef INDEX_INDEX_H
+#define INDEX_INDEX_H
+
+#include "index/bucket_hd.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct index;
+
+/* What the index must ask the owner of the items. Called under bucket locks; must not call back into the index. */
+struct index_keys {
+	/* The full hash of the key behind an entry, into *hash; false when the key isn't at hand (an item on flash). */
+	bool (*hash)(void *context, uint64_t entry, uint64_t *hash);
+};
+
+/* One write's effect: the buckets that it changed, as they now stand (still locked; walk the chain with bucket_hd.h). */
+struct index_change {
+	uint32_t count;
+	struct {
+		uint64_t number;
+		const struct bucket *bucket;
+		uint32_t version; /* that this change will publish */
+	} at[2];
+};
+
+/* Follows all changes: the GPU's mirror is one, the models' shadow index another. Never called for 'reads' bumps. */
+struct index_observer {
+	/* Under the bucket locks of the change, before they are released. writer: the thread's number from index_thread. */
+	void (*changed)(void *context, unsigned writer, const struct index_change *change);
+	/* The table now has this many buckets; the change that filled the newest was reported before, the trimmed old one after. */
+	void (*grown)(void *context, uint64_t buckets);
+};
+
+struct index_options {
+	uint64_t buckets_initial; /* rounded up to a power of two, at least 64 */
+	uint64_t bytes_max;	  /* address range reserved for buckets and overflow units together */
+	double entries_per_bucket;/* grows above this average; 7.5 */
+	const struct index_keys *keys;
+	void *keys_context;
+	const struct index_observer *observer; /* NULL: none */
+	void *observer_context;
+};
+
+/* NULL with errno set when the address range can't be had. */
+struct index *index_create(const struct index_options *options);
+void index_destroy(struct index *index);
+
+/* Shared by host and device code: base addresses and size of the table (see bucket_hd.h). Lives as long as the index. */
+const struct bucket_table *index_table(const struct index *index);
+
+/* --- reading: lock-free, the calling thread is a reader ----------------------------------------------------------------- */
+
+/*
+ * A look-up in progress. Use:
+ *	index_find_begin(index, hash, &find);
+ *	do
+ *		while ((entry = index_find_next(&find)))
+ *			if (the item behind entry has the key) { hit: find.slot, find.number, find.version are its place }
+ *	while (index_find_again(&find));	-- true when the bucket changed or moved meanwhile: scan anew
+ */
+struct index_find {
+	const struct index *index;
+	uint64_t hash;
+	uint64_t number;	 /* of the home bucket */
+	uint32_t version;	 /* of the bucket when the scan began */
+	uint32_t position;
+	_Atomic uint64_t *slot;	 /* of the entry last returned */
+	_Atomic uint64_t *unit;	 /* entries being scanned */
+	/* private fields of the implementation may follow */
+	uint32_t level;
+	uint32_t tag;
+};
+
+void index_find_begin(const struct index *index, uint64_t hash, struct index_find *find);
+uint64_t index_find_next(struct index_find *find);
+bool index_find_again(struct index_find *find);
+
+/* A result found earlier (by an accelerator, or in this batch): true while the bucket is still home and unchanged. */
+bool index_hint_holds(const struct index *index, uint64_t hash, uint64_t number, uint32_t version);
+
+/* Starts loading the home bucket's line. */
+void index_prefetch(const struct index *index, uint64_t hash);
+
+/*
+ * Counts a read in the entry's 4-bit counter: exact to 4, then ever rarer (probability from 'random', any 32 random bits). One
+ * relaxed compare-exchange of the whole entry; failure is ignored.
+ */
+void index_count_read(_Atomic uint64_t *slot, uint64_t entry, uint32_t random);
+
+/* --- writing: under the bucket's lock ------------------------------------------------------------------------------------ */
+
+/* A locked home bucket. Scan with index_locked_next; slots are valid until unlock. */
+struct index_locked {
+	struct index *index;
+	uint64_t hash;
+	uint64_t number;
+	uint32_t writer;
+	bool changed;
+	/* private */
+	struct bucket *bucket;
+	_Atomic uint64_t *unit;
+	uint32_t position;
+	uint32_t level;
+	uint32_t tag;
+	uint32_t version;
+};
+
+/* Locks the hash's home bucket (re-checks the home after locking). writer: this thread's number, 0 to 255. */
+void index_lock(struct index *index, uint64_t hash, unsigned writer, struct index_locked *locked);
+
+/* Next slot whose tag matches, its entry in *entry; NULL at the end. index_locked_rewind starts over. */
+_Atomic uint64_t *index_locked_next(struct index_locked *locked, uint64_t *entry);
+void index_locked_rewind(struct index_locked *locked);
+
+/*
+ * Changes. 'entry' is made by bucket_entry_make without a tag: the index sets it. Replace keeps the slot and, unless reads
+ * are given, the reads counter as it stands at that instant. Insert gives false when no overflow unit can be had. Remove clears.
+ */
+void index_locked_replace(struct index_locked *locked, _Atomic uint64_t *slot, uint64_t entry, int reads /* -1: keep */);
+bool index_locked_insert(struct index_locked *locked, uint64_t entry, unsigned reads);
+void index_locked_remove(struct index_locked *locked, _Atomic uint64_t *slot);
+
+/* Publishes the new version if anything changed, tells the observer, unlocks. */
+void index_unlock(struct index_locked *locked);
+
+/* --- growth and upkeep --------------------------------------------------------------------------------------------------- */
+
+/* True when the table wants to grow. Cheap: workers ask once a turn. */
+bool index_wants_growth(const struct index *index);
+
+/*
+ * Splits up to 'splits' buckets. One thread at a time grows (others get false at once). False when nothing is left to do.
+ * Each split holds two bucket locks for a few microseconds; the longest is in the statistics.
+ */
+bool index_grow(struct index *index, unsigned splits, unsigned writer);
+
+/* Frees overflow units whose grace period is over and starts one for those that wait; called by a background thread. */
+void index_reclaim_units(struct index *index);
+
+struct index_stats {
+	uint64_t entries;
+	uint64_t buckets;
+	uint64_t buckets_initial;
+	uint64_t overflow_units;
+	uint64_t bytes;		      /* resident: buckets in use and overflow units */
+	uint64_t splits;
+	uint64_t split_ns_max;	      /* the longest time that one split held its locks */
+	uint64_t doublings;
+	uint64_t growth_stopped;      /* 1 when flash tags have no bits left, or the address range is full */
+	uint64_t retries;	      /* look-ups that had to scan anew */
+};
+
+/* A consistent enough picture; takes no lock. */
+void index_get_stats(const struct index *index, struct index_stats *stats);
+
+/*
+ * Calls visit for every entry present during the whole walk, at most twice each when the table grows meanwhile. Holds one bucket lock
+ * at a time; visit must not call the index. For dumps, checks and tests.
+ */
+void index_walk(struct index *index, unsigned writer, bool (*visit)(void *context, uint64_t entry), void *context);
+
+#endif
