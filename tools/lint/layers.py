@@ -42,6 +42,11 @@ def module_of(path):
     return parts[0], path
 
 
+def is_device(path):
+    """Whether a header is shared with device code: NAME_hd.h, and base/hd.h which they all stand on."""
+    return path.endswith("_hd.h") or path.endswith("base/hd.h")
+
+
 def sources(top):
     for root in ROOTS:
         for folder, _, names in os.walk(os.path.join(top, root)):
@@ -64,9 +69,9 @@ def check_own(top, path, included, modules):
     target = resolve(top, path, included)
     if target is None:
         return None if included == "config.h" else f"'{included}' is no file of this project"
-    if target.endswith("_hd.h"):
+    if is_device(target):
         return None
-    if path.endswith("_hd.h"):
+    if is_device(path):
         return f"a device header may not include '{included}'"
     module, _ = module_of(path)
     other, name = module_of(target)
@@ -82,7 +87,7 @@ def check_own(top, path, included, modules):
 
 def check_system(path, included, modules, systems):
     """None, or what is wrong with path including a system header."""
-    if path.endswith("_hd.h") and included not in ("stdint.h", "stddef.h"):
+    if is_device(path) and included not in ("stdint.h", "stddef.h"):
         return f"a device header may include <stdint.h> and <stddef.h>, not <{included}>"
     module, name = module_of(path)
     if module in ("tests", "tools"):
