@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * engine: runs batches. parse -> hash -> find -> fetch -> execute and compose. It knows requests and the store, no socket.
+ *
+ * One engine a worker; all functions are called by that worker, on line for RCU unless said otherwise.
+ */
+#ifndef ENGINE_ENGINE_H
+#define ENGINE_ENGINE_H
+
+#include "engine/batch.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct engine;
+struct store;
+struct counters;
+
+/* The time, sampled once a turn by the worker. */
+struct engine_time {
+	uint64_t unix_ns; /* Unix time in nanoseconds: monotonic clock plus the offset taken at start */
+	uint32_t unix_s;  /* whole seconds of it */
+};
+
+/* Bytes of a reply that is composed outside the engine; freed when the batch has been sent. */
+struct engine_text {
+	uint8_t *data; /* malloc'd */
+	size_t size;
+	size_t room;
+};
+/* Appends; false when memory ran out or the text passed 16 MiB. */
+bool engine_text_put(struct engine_text *text, const void *data, size_t size);
+bool engine_text_printf(struct engine_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/*
+ * Commands about the daemon, not about items: stats, verbosity, cache_memlimit, shutdown, debugtime. The daemon's; runs in
+ * the worker's turn. Leaves a whole reply in *text (framed for request->protocol), or none and gives the status to be answered.
+ */
+struct engine_admin {
+	enum status (*run)(void *context, const struct request *request, struct engine_text *text);
+};
+
+struct engine_options {
+	struct store *store;
+	struct counters *counters; /* this worker's */
+	unsigned worker;	   /* number: 0 .. workers - 1 */
+	uint64_t value_bytes_max;  /* -I */
+	uint64_t window_bytes_max; /* the front's ordinary read buffer */
+	uint64_t line_bytes_max;
+	uint64_t upload_bytes_max; /* chunks lent to arriving bodies, all workers together */
+	_Atomic uint64_t *upload_bytes; /* in use, shared by all workers */
+	uint32_t requests_a_turn;  /* -R: requests of one connection in one batch, at most BATCH_SLOTS */
+	bool flush_allowed;	   /* not -F */
+	bool strict;		   /* -o strict_protocol=close */
+	const char *version;	   /* what 'version' answers */
+	const struct engine_admin *admin;
+	void *admin_context;
+	uint64_t reply_bytes_max;  /* a connection's replies in one batch, beyond which it yields (1 MiB) */
+};
+
+struct engine *engine_create(const struct engine_options *options);
+void engine_destroy(struct engine *engine);
+
+/* An empty batch from this worker's pool; NULL when all are pending: receive nothing more now. */
+struct batch *engine_batch_borrow(struct engine *engine);
+/* Takes an empty batch back. */
+void engine_batch_return(struct engine *engine, struct batch **batch);
+
+/* Runs a new batch, or a pending one again: afterwards each run has this turn's pieces, and finished ones say so. */
+void engine_run(struct engine *engine, struct batch *batch, const struct engine_time *time);
+
+/* Streams whose parking is over, one a call, NULL at the end. *deadline_ns: when to ask again at the latest (0: no need). */
+struct stream *engine_unpark(struct engine *engine, const struct engine_time *time, uint64_t *deadline_ns);
+
+/* The stream is going away (not in a batch): gives back what the engine holds for it. */
+void engine_stream_end(struct engine *engine, struct stream *stream);
+
+#endif
