@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* halcyon-bench: connect, fill, run, report. */
+#include "report.h"
+
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef PACKAGE_VERSION
+#define PACKAGE_VERSION "unversioned"
+#endif
+
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+struct thread {
+	pthread_t id;
+	struct client *client;
+	enum client_phase phase;
+	uint64_t requests;
+	uint64_t deadline_ns;
+	_Atomic(bool) done;
+};
+
+static void *
+run_thread(void *argument)
+{
+	struct thread *thread = argument;
+
+	client_run(thread->client, thread->phase, thread->requests, thread->deadline_ns);
+	atomic_store(&thread->done, true);
+	return NULL;
+}
+
+/* Every connection is a descriptor: take as many as the system gives. */
+static void
+raise_descriptor_limit(uint64_t wanted)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= wanted)
+		return;
+	limit.rlim_cur = limit.rlim_max < wanted ? wanted : limit.rlim_max;
+	if (limit.rlim_max < wanted)
+		limit.rlim_max = wanted;
+	if (setrlimit(RLIMIT_NOFILE, &limit) == 0)
+		return;
+	getrlimit(RLIMIT_NOFILE, &limit);
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static double
+cpu_seconds(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+	       (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
+static void
+show_progress(const struct thread *threads, unsigned count, double elapsed, uint64_t *before)
+{
+	uint64_t answered = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		answered += client_progress(threads[i].client);
+	fprintf(stderr, "\r%s %5.0f s  %12llu requests  %9llu/s ", threads[0].phase == CLIENT_FILL ? "fill" : "run ",
+		elapsed, (unsigned long long)answered, (unsigned long long)(answered - *before));
+	*before = answered;
+}
+
+static bool
+all_done(const struct thread *threads, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (!atomic_load(&threads[i].done))
+			return false;
+	return true;
+}
+
+/* Wait until all threads are done, with a line a second where somebody looks. */
+static void
+wait_for(struct thread *threads, unsigned count, uint64_t start_ns, bool show)
+{
+	uint64_t before = 0;
+	uint64_t shown_ns = start_ns;
+
+	while (show && !all_done(threads, count)) {
+		usleep(20000);
+		uint64_t now = client_now_ns();
+		if (now - shown_ns < 1000000000)
+			continue;
+		shown_ns = now;
+		show_progress(threads, count, (double)(now - start_ns) / 1e9, &before);
+	}
+	for (unsigned i = 0; i < count; i++)
+		pthread_join(threads[i].id, NULL);
+	if (shown_ns != start_ns)
+		fputs("\r\033[K", stderr);
+}
+
+static int
+run_phase(struct thread *threads, unsigned count, const struct options *options, enum client_phase phase,
+	  struct report_phase *report)
+{
+	uint64_t start_ns = client_now_ns();
+	double cpu_before = cpu_seconds();
+	bool show = !options->quiet && isatty(STDERR_FILENO);
+
+	memset(report, 0, sizeof *report);
+	report->phase = phase;
+	for (unsigned i = 0; i < count; i++) {
+		uint64_t share = options->requests / count + (i < options->requests % count);
+		threads[i].phase = phase;
+		threads[i].requests = phase == CLIENT_RUN ? share : 0;
+		threads[i].deadline_ns = 0;
+		/* Where requests are counted, a thread whose share is none must not run without end. */
+		if (phase == CLIENT_RUN && (options->requests == 0 || share == 0))
+			threads[i].deadline_ns =
+				start_ns + (options->requests ? 0 : (uint64_t)(options->seconds * 1e9)) + 1;
+		atomic_store(&threads[i].done, false);
+		if (pthread_create(&threads[i].id, NULL, run_thread, &threads[i])) {
+			fprintf(stderr, "halcyon-bench: cannot start thread %u\n", i);
+			exit(EXIT_FAILED);
+		}
+	}
+	wait_for(threads, count, start_ns, show);
+	report->seconds = (double)(client_now_ns() - start_ns) / 1e9;
+	report->cpu_seconds = cpu_seconds() - cpu_before;
+	for (unsigned i = 0; i < count; i++)
+		report_add(report, threads[i].client);
+	return report_is_good(report, options) ? 0 : EXIT_FAILED;
+}
+
+static int
+run(const struct options *options, struct client_shared *shared)
+{
+	unsigned count = (unsigned)options->threads;
+	struct thread *threads = calloc(count, sizeof *threads);
+	struct report_phase *reports = calloc(2, sizeof *reports);
+	unsigned first = 0;
+	unsigned phases = 0;
+	int status = 0;
+	char error[256];
+
+	if (!threads || !reports) {
+		fprintf(stderr, "halcyon-bench: no memory\n");
+		status = EXIT_FAILED;
+	}
+	for (unsigned i = 0; status == 0 && i < count; i++) {
+		unsigned share = (unsigned)(options->connections / count + (i < options->connections % count));
+		threads[i].client = client_create(shared, first, share, error, sizeof error);
+		first += share;
+		if (!threads[i].client) {
+			fprintf(stderr, "halcyon-bench: %s\n", error);
+			status = EXIT_FAILED;
+		}
+	}
+	if (status == 0 && options->fill)
+		status = run_phase(threads, count, options, CLIENT_FILL, &reports[phases++]);
+	if (status == 0 && !options->fill_only)
+		status = run_phase(threads, count, options, CLIENT_RUN, &reports[phases++]);
+	if (phases)
+		report_print(reports, phases, options->json, stdout);
+	for (unsigned i = 0; threads && i < count; i++)
+		client_destroy(&threads[i].client);
+	free(reports);
+	free(threads);
+	return status;
+}
+
+int
+main(int argc, char **argv)
+{
+	struct options options = {0};
+	struct workload workload;
+	struct dial_address address;
+	char error[256];
+
+	int next = optable_parse(options_table(), argc, argv, &options, error, sizeof error);
+	if (next >= 0 && options.help) {
+		optable_print_help(options_table(), stdout);
+		return 0;
+	}
+	if (next >= 0 && options.help_man) {
+		optable_print_man(options_table(), stdout);
+		return 0;
+	}
+	if (next >= 0 && options.version) {
+		printf("halcyon-bench %s\n", PACKAGE_VERSION);
+		return 0;
+	}
+	if (next >= 0 && next < argc) {
+		snprintf(error, sizeof error, "argument not understood: %s", argv[next]);
+		next = -1;
+	}
+	if (next < 0 || options_check(&options, error, sizeof error)) {
+		fprintf(stderr, "halcyon-bench: %s\n", error);
+		return EXIT_USAGE;
+	}
+	raise_descriptor_limit(options.connections + 64);
+	if (dial_find(options.server, options.socket, &address, error, sizeof error)) {
+		fprintf(stderr, "halcyon-bench: %s\n", error);
+		return EXIT_FAILED;
+	}
+	if (workload_create(&workload, &options)) {
+		fprintf(stderr, "halcyon-bench: no memory for the state of %llu keys\n",
+			(unsigned long long)options.keys);
+		return EXIT_FAILED;
+	}
+	struct client_shared shared = {
+		.options = &options,
+		.protocol = protocol_text(),
+		.address = &address,
+		.workload = &workload,
+	};
+	int status = run(&options, &shared);
+	workload_destroy(&workload);
+	return status;
+}
