@@ -95,6 +95,17 @@ hd_log2(uint64_t word)
 #endif
 }
 
+/* The position of the lowest set bit; word isn't 0. */
+HD_FUNCTION uint32_t
+hd_lowest_bit(uint32_t word)
+{
+#ifdef __CUDA_ARCH__
+	return (uint32_t)__ffs((int)word) - 1;
+#else
+	return (uint32_t)__builtin_ctz(word);
+#endif
+}
+
 /* Acquire: later loads of this thread see what the word's writer stored before its release. */
 HD_FUNCTION uint64_t
 hd_load_acquire(const HD_ATOMIC(uint64_t) *word)
