@@ -21,7 +21,8 @@ for script in "$@"; do
 	start=$SECONDS
 	case $script in
 	*.py) "${PYTHON:-python3}" "$top_srcdir/$script" > "$log" 2>&1 < /dev/null ;;
-	*) bash "$top_srcdir/$script" > "$log" 2>&1 < /dev/null ;;
+	*.sh) bash "$top_srcdir/$script" > "$log" 2>&1 < /dev/null ;;
+	*) "$top_srcdir/$script" > "$log" 2>&1 < /dev/null ;;
 	esac
 	code=$?
 	line=$(grep -oE '[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped' "$log" | tail -n 1)
