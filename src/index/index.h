@@ -14,7 +14,9 @@
 
 #include "index/bucket_hd.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct index;
@@ -37,7 +39,7 @@ struct index_change {
 
 /* Follows all changes: the GPU's mirror is one, the models' shadow index another. Never called for 'reads' bumps. */
 struct index_observer {
-	/* Under the bucket locks of the change, before they are released. writer: the thread's number from index_thread. */
+	/* Under the bucket locks of the change, before they are released. writer: as given to index_lock or index_grow. */
 	void (*changed)(void *context, unsigned writer, const struct index_change *change);
 	/* The table now has this many buckets; the change that filled the newest was reported before, the trimmed old one after. */
 	void (*grown)(void *context, uint64_t buckets);
@@ -46,7 +48,7 @@ struct index_observer {
 struct index_options {
 	uint64_t buckets_initial; /* rounded up to a power of two, at least 64 */
 	uint64_t bytes_max;	  /* address range reserved for buckets and overflow units together */
-	double entries_per_bucket;/* grows above this average; 7.5 */
+	double entries_per_bucket;/* grows above this average; 7.5 is a good value (tests/model/index_cost.c) */
 	const struct index_keys *keys;
 	void *keys_context;
 	const struct index_observer *observer; /* NULL: none */
@@ -58,7 +60,12 @@ struct index *index_create(const struct index_options *options);
 void index_destroy(struct index *index);
 
 /* Shared by host and device code: base addresses and size of the table (see bucket_hd.h). Lives as long as the index. */
-const struct bucket_table *index_table(const struct index *index);
+static inline const struct bucket_table *
+index_table(const struct index *index)
+{
+	/* It stands first in struct index; index.c asserts that. */
+	return (const struct bucket_table *)(const void *)index;
+}
 
 /* --- reading: lock-free, the calling thread is a reader ----------------------------------------------------------------- */
 
@@ -71,33 +78,80 @@ const struct bucket_table *index_table(const struct index *index);
  *	while (index_find_again(&find));	-- true when the bucket changed or moved meanwhile: scan anew
  */
 struct index_find {
+	uint64_t number;	/* of the home bucket */
+	_Atomic uint64_t *slot; /* of the entry last returned */
+	uint32_t version;	/* of the bucket when the scan began */
+	/* private */
 	const struct index *index;
-	uint64_t hash;
-	uint64_t number;	 /* of the home bucket */
-	uint32_t version;	 /* of the bucket when the scan began */
-	uint32_t position;
-	_Atomic uint64_t *slot;	 /* of the entry last returned */
-	_Atomic uint64_t *unit;	 /* entries being scanned */
-	/* private fields of the implementation may follow */
-	uint32_t level;
-	uint32_t tag;
+	struct bucket_find at;
 };
 
-void index_find_begin(const struct index *index, uint64_t hash, struct index_find *find);
-uint64_t index_find_next(struct index_find *find);
-bool index_find_again(struct index_find *find);
+/* Counts a scan that has to be made anew, and begins it. */
+void index_find_restart(struct index_find *find);
+
+static inline void
+index_find_begin(const struct index *index, uint64_t hash, struct index_find *find)
+{
+	find->index = index;
+	find->slot = NULL;
+	bucket_find_begin(&find->at, index_table(index), hash);
+	find->number = find->at.number;
+	find->version = find->at.version;
+}
+
+static inline uint64_t
+index_find_next(struct index_find *find)
+{
+	uint64_t entry = bucket_find_next(&find->at);
+
+	find->slot = find->at.slot;
+	return entry;
+}
+
+static inline bool
+index_find_again(struct index_find *find)
+{
+	if (__builtin_expect(bucket_find_is_current(&find->at), 1))
+		return false;
+	index_find_restart(find);
+	return true;
+}
 
 /* A result found earlier (by an accelerator, or in this batch): true while the bucket is still home and unchanged. */
-bool index_hint_holds(const struct index *index, uint64_t hash, uint64_t number, uint32_t version);
+static inline bool
+index_hint_holds(const struct index *index, uint64_t hash, uint64_t number, uint32_t version)
+{
+	const struct bucket_table *table = index_table(index);
+	uint32_t bits;
+
+	return bucket_home(hash, hd_load_acquire(&table->count), &bits) == number &&
+	       bucket_header_version(hd_load_acquire(&table->buckets[number].header)) == version;
+}
 
 /* Starts loading the home bucket's line. */
-void index_prefetch(const struct index *index, uint64_t hash);
+static inline void
+index_prefetch(const struct index *index, uint64_t hash)
+{
+	const struct bucket_table *table = index_table(index);
+	uint32_t bits;
+
+	__builtin_prefetch(&table->buckets[bucket_home(hash, hd_load_relaxed(&table->count), &bits)]);
+}
 
 /*
- * Counts a read in the entry's 4-bit counter: exact to 4, then ever rarer (probability from 'random', any 32 random bits). One
- * relaxed compare-exchange of the whole entry; failure is ignored.
+ * Counts a read in the entry's 4-bit counter: exact to 4, then from r to r + 1 with probability 2^(3-r), by 'random' (any 32
+ * random bits). One relaxed compare-exchange of the whole entry; failure is ignored.
  */
-void index_count_read(_Atomic uint64_t *slot, uint64_t entry, uint32_t random);
+static inline void
+index_count_read(_Atomic uint64_t *slot, uint64_t entry, uint32_t random)
+{
+	uint32_t reads = bucket_entry_reads(entry);
+
+	if (reads == BUCKET_READS_MAX || (reads >= 4 && (random & ((1u << (reads - 3)) - 1)) != 0))
+		return;
+	atomic_compare_exchange_strong_explicit(slot, &entry, entry + (1ull << BUCKET_READS_SHIFT),
+						memory_order_relaxed, memory_order_relaxed);
+}
 
 /* --- writing: under the bucket's lock ------------------------------------------------------------------------------------ */
 
@@ -106,15 +160,12 @@ struct index_locked {
 	struct index *index;
 	uint64_t hash;
 	uint64_t number;
-	uint32_t writer;
+	unsigned writer;
 	bool changed;
 	/* private */
+	bool removed;	       /* the chain may have holes that unlocking must close */
 	struct bucket *bucket;
-	_Atomic uint64_t *unit;
-	uint32_t position;
-	uint32_t level;
-	uint32_t tag;
-	uint32_t version;
+	struct bucket_find at;
 };
 
 /* Locks the hash's home bucket (re-checks the home after locking). writer: this thread's number, 0 to 255. */
@@ -146,7 +197,10 @@ bool index_wants_growth(const struct index *index);
  */
 bool index_grow(struct index *index, unsigned splits, unsigned writer);
 
-/* Frees overflow units whose grace period is over and starts one for those that wait; called by a background thread. */
+/*
+ * Makes the overflow units that were taken out of chains usable again, after waiting for a grace period if there are any.
+ * Called by a background thread that holds no reference (as a reader it is quiescent inside); never by a worker.
+ */
 void index_reclaim_units(struct index *index);
 
 struct index_stats {
@@ -166,8 +220,8 @@ struct index_stats {
 void index_get_stats(const struct index *index, struct index_stats *stats);
 
 /*
- * Calls visit for every entry present during the whole walk, at most twice each when the table grows meanwhile. Holds one bucket lock
- * at a time; visit must not call the index. For dumps, checks and tests.
+ * Calls visit for every entry present during the whole walk, until it gives false; an entry that growth moves meanwhile may be
+ * visited once more. Holds one bucket lock at a time; visit must not call the index. For dumps, checks and tests.
  */
 void index_walk(struct index *index, unsigned writer, bool (*visit)(void *context, uint64_t entry), void *context);
 
