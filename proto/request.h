@@ -140,7 +140,7 @@ struct reply {
 	uint64_t item_bytes;	/* me: size= */
 	const struct slice *pieces; /* the value; one piece unless it is large */
 	uint32_t piece_count;
-	struct slice text; /* VERB_STATS and the like: a whole reply composed elsewhere, sent as it is */
+	struct slice text; /* STATUS_TEXT: a whole reply composed elsewhere, sent as it is; VERB_VERSION: the bare version */
 };
 
 /*
@@ -180,6 +180,7 @@ struct parser {
 	uint64_t swallow;      /* bytes of a refused body still to come */
 	int64_t multiget_exptime;
 	uint64_t wanted;
+	uint64_t scanned;      /* leading bytes of the window that are known to hold no line end */
 };
 
 struct parse_limits {

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Replies as iovecs: short things are copied into the batch's text, long ones are referred to. */
+#include "proto/compose.h"
+
+#include "base/check.h"
+#include "proto/binary.h"
+#include "proto/meta.h"
+#include "proto/text.h"
+
+static void
+piece_append(struct reply_out *out, const uint8_t *data, size_t size)
+{
+	check(out->piece_used < out->piece_size);
+	out->pieces[out->piece_used++] = (struct iovec){(void *)(uintptr_t)data, size};
+	out->bytes += size;
+}
+
+/* Text lengthens the iovec before it where that is text too, and never one of referred bytes that happen to stand beside it. */
+void
+compose_end(struct reply_out *out, const uint8_t *end)
+{
+	uint8_t *start = out->text + out->text_used;
+	size_t size = (size_t)(end - start);
+
+	if (size == 0)
+		return;
+	check(size <= out->text_size - out->text_used);
+	out->text_used += size;
+	if (out->piece_used > out->piece_first) {
+		struct iovec *last = &out->pieces[out->piece_used - 1];
+		uint8_t *base = last->iov_base;
+
+		if (base >= out->text && base + last->iov_len == start) {
+			last->iov_len += size;
+			out->bytes += size;
+			return;
+		}
+	}
+	piece_append(out, start, size);
+}
+
+void
+reply_put(struct reply_out *out, const void *data, size_t size)
+{
+	uint8_t *start = out->text + out->text_used;
+
+	check(size <= out->text_size - out->text_used);
+	if (size == 0)
+		return;
+	memcpy(start, data, size);
+	compose_end(out, start + size);
+}
+
+void
+reply_refer(struct reply_out *out, const void *data, size_t size)
+{
+	if (size == 0)
+		return;
+	if (size <= out->copy_max && size <= out->text_size - out->text_used)
+		reply_put(out, data, size);
+	else
+		piece_append(out, data, size);
+}
+
+void
+compose_value(struct reply_out *out, const struct reply *reply)
+{
+	if (reply->piece_count == 1) {
+		reply_refer(out, reply->pieces[0].data, reply->pieces[0].size);
+		return;
+	}
+	for (uint32_t i = 0; i < reply->piece_count; i++) {
+		if (reply->pieces[i].size)
+			piece_append(out, reply->pieces[i].data, reply->pieces[i].size);
+	}
+}
+
+void
+reply_compose(struct reply_out *out, const struct request *request, const struct reply *reply)
+{
+	switch (request->protocol) {
+	case PROTOCOL_BINARY:
+		binary_compose(out, request, reply);
+		break;
+	case PROTOCOL_META:
+		meta_compose(out, request, reply);
+		break;
+	default:
+		text_compose(out, request, reply);
+		break;
+	}
+}
+
+const char *
+command_text(enum command command)
+{
+	static const char *const texts[COMMAND_COUNT] = {
+#define COMMAND(name, text, verb, mode, sentence) [COMMAND_##name] = text,
+#include "proto/commands.def"
+#undef COMMAND
+		[COMMAND_NONE] = "",
+	};
+
+	check((unsigned)command < COMMAND_COUNT);
+	return texts[command];
+}
