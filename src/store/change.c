@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Writes. A change of one key happens under its bucket's lock from first look to last store: find, decide, append, publish. What
+ * is appended is whole before the index names it. Lock order: a bucket, then memory's own.
+ */
+#include "store/internal.h"
+
+#include "base/check.h"
+
+#include <string.h>
+
+/* What a change works with, between the look and the publication. */
+struct change {
+	struct store_thread *thread;
+	const uint8_t *key;
+	uint32_t key_size;
+	struct index_locked locked;
+	_Atomic uint64_t *slot;	  /* of the present item, whatever its standing; NULL without one */
+	struct store_view view;
+	enum store_found found;
+	struct store_draft draft;
+	uint8_t kinds;
+	uint64_t cas;
+};
+
+static uint64_t
+next_cas(struct store_thread *thread)
+{
+	struct store *store = thread->store;
+
+	if (!store->options.cas)
+		return 0;
+	if (thread->cas_next == thread->cas_end) {
+		thread->cas_next = atomic_fetch_add_explicit(&store->cas_next, CAS_BLOCK, memory_order_relaxed);
+		thread->cas_end = thread->cas_next + CAS_BLOCK;
+	}
+	return thread->cas_next++;
+}
+
+static void
+find_locked(struct change *change)
+{
+	const struct store *store = change->thread->store;
+	uint64_t entry;
+
+	change->slot = NULL;
+	change->found = STORE_ABSENT;
+	while ((change->slot = index_locked_next(&change->locked, &entry))) {
+		if (!item_has_key(store_item(store, entry), change->key, change->key_size))
+			continue;
+		store_view_fill(store, &change->view, entry, change->slot, change->locked.number);
+		change->found = store_judge(change->thread, change->view.item, change->view.segment);
+		return;
+	}
+}
+
+uint32_t
+store_large_list(struct store_thread *thread, const struct item *item)
+{
+	uint32_t count = item_large_count(item);
+
+	check(count <= thread->store->pieces_max);
+	for (uint32_t i = 0; i < count; i++)
+		thread->segments[i] = item_large_segment(item, i);
+	return count;
+}
+
+/* The present item is no longer named by the index: its bytes are dead, and its body's segments free unless kept. */
+static void
+bury(struct change *change, bool keep_body)
+{
+	struct store_thread *thread = change->thread;
+	const struct item *item = change->view.item;
+
+	store_account(thread, item, -1);
+	memory_dead(thread->store->memory, change->view.segment, item_size(item));
+	if ((change->view.kinds & ITEM_LARGE) && !keep_body)
+		memory_body_release(thread->store->memory, thread->segments, store_large_list(thread, item), true);
+}
+
+/* --- composing an item ---------------------------------------------------------------------------------------------------- */
+
+/* The soft word of the new item: as the present one's where access is carried over, else 'accessed now'. */
+static uint16_t
+first_soft(const struct change *change, uint32_t opened_s)
+{
+	const struct store_thread *thread = change->thread;
+	uint32_t now = thread->now_s > opened_s ? thread->now_s - opened_s : 0;
+	uint32_t at;
+
+	if (!change->draft.keep_access)
+		return (uint16_t)(item_soft_time(now) | (change->draft.access_now ? ITEM_SOFT_FETCHED : 0));
+	if (change->draft.access_now)
+		return (uint16_t)(item_soft_time(now) | ITEM_SOFT_FETCHED | (change->view.soft & ITEM_SOFT_WIN));
+	at = change->view.opened_s + item_soft_seconds(change->view.soft);
+	return (uint16_t)(item_soft_time(at > opened_s ? at - opened_s : 0) | (change->view.soft & ~ITEM_SOFT_TIME));
+}
+
+static void
+write_trailer(uint8_t *to, const struct change *change, const uint32_t *segments, uint32_t count)
+{
+	const struct store_draft *draft = &change->draft;
+
+	*to++ = change->kinds;
+	if (change->kinds & ITEM_FLAGS) {
+		memcpy(to, &draft->client_flags, 4);
+		to += 4;
+	}
+	if (change->kinds & ITEM_CAS) {
+		memcpy(to, &change->cas, 8);
+		to += 8;
+	}
+	if (change->kinds & ITEM_LARGE) {
+		memcpy(to, &draft->value_size, 8);
+		memcpy(to + 8, &count, 4);
+		memcpy(to + 12, segments, (size_t)count * 4);
+	}
+}
+
+/* Writes the item at its place: header, key, value pieces, trailer. Nobody else can see it yet. */
+static void
+write_item(const struct change *change, const struct memory_place *place, const uint32_t *segments, uint32_t count)
+{
+	const struct store_draft *draft = &change->draft;
+	bool large = change->kinds & ITEM_LARGE;
+	struct item *item = place->item;
+	uint8_t *to = (uint8_t *)item + ITEM_HEADER;
+
+	item->cas_low = (uint32_t)change->cas;
+	item->cas_high = (uint16_t)(change->cas >> 32);
+	__atomic_store_n(&item->soft, first_soft(change, place->opened_s), __ATOMIC_RELAXED);
+	item->expiry = draft->expiry_s;
+	item->sizes = change->key_size | (large ? 0 : (uint32_t)draft->value_size << 8) |
+		      (change->kinds ? 1u << 31 : 0);
+	memcpy(to, change->key, change->key_size);
+	to += change->key_size;
+	if (!large)
+		for (uint32_t i = 0; i < draft->piece_count; i++) {
+			memcpy(to, draft->pieces[i].data, draft->pieces[i].size);
+			to += draft->pieces[i].size;
+		}
+	if (change->kinds)
+		write_trailer(to, change, segments, count);
+}
+
+/* Copies a value that is large, but came in other pieces, into dedicated segments, named in thread->segments. */
+static enum memory_status
+copy_to_body(struct change *change, uint32_t *count)
+{
+	struct store_thread *thread = change->thread;
+	const struct store *store = thread->store;
+	uint64_t segment_bytes = 1ull << store->arena.segment_shift, used = segment_bytes;
+	uint8_t *to = NULL;
+
+	*count = 0;
+	for (uint32_t i = 0; i < change->draft.piece_count; i++) {
+		struct slice piece = change->draft.pieces[i];
+
+		while (piece.size > 0) {
+			size_t here;
+
+			if (used == segment_bytes) {
+				enum memory_status status = memory_body_borrow(thread->memory, thread->now_s,
+									       &thread->segments[*count]);
+
+				if (status != MEMORY_OK) {
+					memory_body_release(store->memory, thread->segments, *count, false);
+					return status;
+				}
+				to = memory_address(&store->arena, thread->segments[(*count)++], 0);
+				used = 0;
+			}
+			here = piece.size < segment_bytes - used ? piece.size : segment_bytes - used;
+			memcpy(to + used, piece.data, here);
+			used += here;
+			piece.data += here;
+			piece.size -= here;
+		}
+	}
+	return MEMORY_OK;
+}
+
+/* --- replacing -------------------------------------------------------------------------------------------------------------- */
+
+/* Settles what the draft leaves open: CAS number, kinds, and the value where the present one is kept. */
+static void
+settle(struct change *change, struct slice *kept)
+{
+	struct store_draft *draft = &change->draft;
+
+	if (draft->keep_body) {
+		draft->value_size = change->view.value_size;
+		if (!(change->view.kinds & ITEM_LARGE)) {
+			*kept = slice_make(item_value(change->view.item), draft->value_size);
+			draft->pieces = kept;
+			draft->piece_count = draft->value_size > 0;
+		}
+	}
+	change->kinds = (uint8_t)((draft->client_flags ? ITEM_FLAGS : 0) | (draft->stale ? ITEM_STALE : 0) |
+				  (draft->key_binary ? ITEM_KEY_BINARY : 0));
+	switch (draft->cas_policy) {
+	case STORE_CAS_NEW:
+		change->cas = next_cas(change->thread);
+		change->kinds |= change->cas > ITEM_CAS_MAX ? ITEM_CAS : 0;
+		break;
+	case STORE_CAS_KEEP:
+		change->cas = item_cas(change->view.item);
+		change->kinds |= change->view.kinds & ITEM_CAS;
+		break;
+	case STORE_CAS_GIVEN:
+		change->cas = change->thread->store->options.cas ? draft->cas : 0;
+		change->kinds |= ITEM_CAS;
+		break;
+	}
+}
+
+static uint32_t
+bytes_needed(const struct change *change, uint64_t value_size, uint32_t segments)
+{
+	uint64_t size = ITEM_HEADER + change->key_size + value_size + item_trailer_size(change->kinds, segments);
+
+	return (uint32_t)((size + ITEM_ALIGN - 1) & ~(uint64_t)(ITEM_ALIGN - 1));
+}
+
+/* Whether the value stands in dedicated segments, and which: thread->segments, *count of them; *borrowed of them are new ones. */
+static enum memory_status
+settle_body(struct change *change, uint32_t *count, uint32_t *borrowed)
+{
+	struct store_thread *thread = change->thread;
+	struct store_draft *draft = &change->draft;
+
+	*count = 0;
+	*borrowed = 0;
+	if (draft->body) {
+		check(draft->body_count <= thread->store->pieces_max);
+		memcpy(thread->segments, draft->body, draft->body_count * sizeof *thread->segments);
+		*count = draft->body_count;
+	} else if (draft->keep_body && (change->view.kinds & ITEM_LARGE)) {
+		*count = store_large_list(thread, change->view.item);
+	} else if (draft->value_size > ITEM_VALUE_MAX ||
+		   bytes_needed(change, draft->value_size, 0) > memory_large_min(thread->store->memory)) {
+		enum memory_status status = copy_to_body(change, count);
+
+		if (status != MEMORY_OK)
+			return status;
+		*borrowed = *count;
+	} else {
+		return MEMORY_OK;
+	}
+	change->kinds |= ITEM_LARGE;
+	return MEMORY_OK;
+}
+
+/* Names the new item in the index. False when the index can take no more. */
+static bool
+publish(struct change *change, const struct memory_place *place, uint32_t bytes)
+{
+	uint64_t entry = bucket_entry_make(place->segment, place->offset, bucket_class_of(bytes));
+
+	if (change->slot) {
+		index_locked_replace(&change->locked, change->slot, entry, -1);
+		return true;
+	}
+	return index_locked_insert(&change->locked, entry, 0);
+}
+
+/* What replace() says, beside enum store_status: the present item was flushed between the look and the append; look again. */
+#define STORE_AGAIN 100
+
+static int
+refuse(struct change *change, enum memory_status status, uint32_t borrowed)
+{
+	if (borrowed)
+		memory_body_release(change->thread->store->memory, change->thread->segments, borrowed, false);
+	return status == MEMORY_WAIT ? STORE_WAIT : STORE_NO_MEMORY;
+}
+
+static int
+replace(struct change *change)
+{
+	struct store_thread *thread = change->thread;
+	struct memory *memory = thread->store->memory;
+	struct memory_place place;
+	struct slice kept;
+	enum memory_status status;
+	uint32_t bytes, count, borrowed;
+	bool main;
+
+	settle(change, &kept);
+	status = settle_body(change, &count, &borrowed);
+	if (status != MEMORY_OK)
+		return refuse(change, status, 0);
+	bytes = bytes_needed(change, count ? 0 : change->draft.value_size, count);
+	main = change->slot ? change->view.main : memory_ghost_take(memory, change->locked.hash);
+	status = memory_append(thread->memory, bytes, change->draft.expiry_s, main, thread->now_s, &place);
+	if (status != MEMORY_OK)
+		return refuse(change, status, borrowed);
+	write_item(change, &place, thread->segments, count);
+	memory_append_done(thread->memory, &place);
+	/*
+	 * What the draft took from the present item (its value, or just that it was there) must not outlive a flush_all that came
+	 * between: the successor would stand in a segment of the new epoch.
+	 */
+	if (change->found == STORE_PRESENT && place.epoch != memory_segment_epoch(memory, change->view.segment)) {
+		memory_dead(memory, place.segment, bytes);
+		refuse(change, MEMORY_OK, borrowed);
+		return STORE_AGAIN;
+	}
+	if (!publish(change, &place, bytes)) {
+		memory_dead(memory, place.segment, bytes);
+		return refuse(change, MEMORY_FULL, borrowed);
+	}
+	if (borrowed || change->draft.body)
+		memory_body_publish(memory, thread->segments, count);
+	if (change->slot)
+		bury(change, change->draft.keep_body);
+	store_account(thread, place.item, 1);
+	return STORE_DONE;
+}
+
+enum store_status
+store_change(struct store_thread *thread, const uint8_t *key, uint32_t key_size, uint64_t hash,
+	     const struct store_update *update, uint64_t *cas)
+{
+	struct change change = {.thread = thread, .key = key, .key_size = key_size};
+	enum store_action action;
+	int status;
+
+	*cas = 0;
+	index_lock(thread->store->index, hash, thread->number, &change.locked);
+	do {
+		status = STORE_DONE;
+		index_locked_rewind(&change.locked);
+		find_locked(&change);
+		memset(&change.draft, 0, sizeof change.draft);
+		action = update->decide(update->context, change.found == STORE_PRESENT ? &change.view : NULL,
+					change.found, &change.draft);
+		if (action == STORE_REPLACE) {
+			status = replace(&change);
+		} else if (action == STORE_REMOVE && change.slot) {
+			index_locked_remove(&change.locked, change.slot);
+			bury(&change, false);
+		}
+	} while (status == STORE_AGAIN);
+	index_unlock(&change.locked);
+	if (action == STORE_REPLACE && status == STORE_DONE)
+		*cas = change.cas;
+	return (enum store_status)status;
+}
+
+bool
+store_take_win(struct store_thread *thread, const struct store_view *view, uint64_t hash)
+{
+	struct item *item = (struct item *)view->item;
+	struct index_locked locked;
+	_Atomic uint64_t *slot;
+	uint64_t entry;
+	bool won = false;
+
+	index_lock(thread->store->index, hash, thread->number, &locked);
+	while ((slot = index_locked_next(&locked, &entry)))
+		if (bucket_entry_same_place(entry, view->entry))
+			break;
+	if (slot) {
+		uint16_t soft = __atomic_load_n(&item->soft, __ATOMIC_RELAXED);
+
+		/* Readers may change time and fetched meanwhile: try again then. Only lock holders set the win. */
+		while (!(soft & ITEM_SOFT_WIN) && !won)
+			won = __atomic_compare_exchange_n(&item->soft, &soft, (uint16_t)(soft | ITEM_SOFT_WIN), 0,
+							  __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	}
+	index_unlock(&locked);
+	return won;
+}

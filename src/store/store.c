@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include "store/internal.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <xxhash.h>
+
+/* A bucket for this many bytes of -m at the start: at 7.5 entries a bucket that is an item of about 340 bytes. */
+#define BYTES_PER_BUCKET 2560
+#define ENTRIES_PER_BUCKET 7.5
+
+static _Thread_local struct store_thread *self;
+
+struct store_thread *
+store_self(void)
+{
+	return self;
+}
+
+static uint64_t
+random_seed(void)
+{
+	uint64_t seed;
+
+	check(getrandom(&seed, sizeof seed, 0) == sizeof seed);
+	return seed;
+}
+
+static struct memory *
+make_memory(struct store *store)
+{
+	const struct store_options *options = &store->options;
+
+	return memory_create(&(struct memory_options){
+		.limit_bytes = options->limit_bytes,
+		.reserve_factor = options->reserve_factor,
+		.workers = options->workers,
+		.value_bytes_max = options->value_bytes_max,
+		.evict = options->evict,
+		.hugepages = options->hugepages,
+		.seal_age_s = 60,
+		.items = &store_memory_items,
+		.items_context = store,
+		.observer = options->memory_observer,
+		.observer_context = options->memory_observer_context,
+		.wake = options->wake,
+		.wake_context = options->wake_context,
+	});
+}
+
+static struct index *
+make_index(struct store *store)
+{
+	const struct store_options *options = &store->options;
+	uint64_t buckets = options->buckets_initial ? options->buckets_initial
+						    : options->limit_bytes / BYTES_PER_BUCKET;
+	/* The smallest items take 32 bytes: a full reserved arena of them needs a sixth of its bytes as index, and room to grow. */
+	uint64_t bytes = options->limit_bytes * options->reserve_factor;
+
+	return index_create(&(struct index_options){
+		.buckets_initial = buckets,
+		.bytes_max = bytes < (64u << 20) ? 64u << 20 : bytes,
+		.entries_per_bucket = ENTRIES_PER_BUCKET,
+		.keys = &store_index_keys,
+		.keys_context = store,
+		.observer = options->index_observer,
+		.observer_context = options->index_observer_context,
+	});
+}
+
+struct store *
+store_create(const struct store_options *options)
+{
+	struct store *store = calloc(1, sizeof *store);
+
+	if (!store)
+		return NULL;
+	store->options = *options;
+	store->seed = random_seed();
+	atomic_init(&store->cas_next, 1);
+	classes_make(&store->classes, &options->classes);
+	store->memory = make_memory(store);
+	if (!store->memory)
+		goto failed;
+	store->arena = *memory_arena(store->memory);
+	store->pieces_max = (uint32_t)(options->value_bytes_max >> store->arena.segment_shift) + 2;
+	store->index = make_index(store);
+	if (!store->index)
+		goto failed;
+	return store;
+failed:
+	store_destroy(store);
+	return NULL;
+}
+
+void
+store_destroy(struct store *store)
+{
+	int error = errno;
+
+	if (store->index)
+		index_destroy(store->index);
+	if (store->memory)
+		memory_destroy(store->memory);
+	free(store);
+	errno = error;
+}
+
+struct store_thread *
+store_thread_create(struct store *store, unsigned number, struct counters *counters)
+{
+	struct store_thread *thread = calloc(1, sizeof *thread);
+
+	if (!thread)
+		return NULL;
+	thread->store = store;
+	thread->counters = counters;
+	thread->number = number;
+	thread->random = (uint32_t)random_seed() | 1;
+	thread->segments = calloc(store->pieces_max, sizeof *thread->segments);
+	thread->memory = memory_thread_create(store->memory, number);
+	if (!thread->segments || !thread->memory) {
+		store_thread_destroy(thread);
+		return NULL;
+	}
+	return thread;
+}
+
+void
+store_thread_destroy(struct store_thread *thread)
+{
+	if (thread->memory)
+		memory_thread_destroy(thread->memory);
+	free(thread->segments);
+	free(thread);
+}
+
+/* The worker whose turn finds a delayed flush due, and wins the race to clear it, opens the new epoch. */
+static void
+apply_due_flush(struct store *store, uint64_t unix_ns)
+{
+	uint64_t at = atomic_load_explicit(&store->flush_at_ns, memory_order_acquire);
+
+	if (at != 0 && at <= unix_ns && atomic_compare_exchange_strong(&store->flush_at_ns, &at, 0))
+		memory_flush(store->memory);
+}
+
+void
+store_turn_begin(struct store_thread *thread, uint64_t unix_ns)
+{
+	self = thread;
+	thread->now_ns = unix_ns;
+	thread->now_s = (uint32_t)(unix_ns / 1000000000u);
+	apply_due_flush(thread->store, unix_ns);
+}
+
+void
+store_flush(struct store_thread *thread, uint64_t at_ns)
+{
+	struct store *store = thread->store;
+
+	atomic_store_explicit(&store->flush_at_ns, at_ns > thread->now_ns ? at_ns : 0, memory_order_release);
+	if (at_ns <= thread->now_ns)
+		memory_flush(store->memory);
+}
+
+bool
+store_set_limit(struct store *store, uint64_t limit_bytes)
+{
+	return memory_set_limit(store->memory, limit_bytes);
+}
+
+uint64_t
+store_hash(const struct store *store, const uint8_t *key, uint32_t key_size)
+{
+	return XXH3_64bits_withSeed(key, key_size, store->seed);
+}
+
+uint64_t
+store_hash_seed(const struct store *store)
+{
+	return store->seed;
+}
+
+struct index *
+store_index(struct store *store)
+{
+	return store->index;
+}
+
+struct memory *
+store_memory(struct store *store)
+{
+	return store->memory;
+}
+
+const struct classes *
+store_classes(const struct store *store)
+{
+	return &store->classes;
+}
+
+/* --- look-ups -------------------------------------------------------------------------------------------------------------- */
+
+enum store_found
+store_judge(const struct store_thread *thread, const struct item *item, uint32_t segment)
+{
+	const struct memory *memory = thread->store->memory;
+
+	if (memory_segment_epoch(memory, segment) != memory_epoch(memory))
+		return STORE_FLUSHED;
+	return item_expired(item, thread->now_s) ? STORE_EXPIRED : STORE_PRESENT;
+}
+
+void
+store_view_fill(const struct store *store, struct store_view *view, uint64_t entry, _Atomic uint64_t *slot,
+		uint64_t bucket)
+{
+	uint32_t segment = bucket_entry_segment(entry);
+	const struct item *item = store_item(store, entry);
+
+	view->item = item;
+	view->slot = slot;
+	view->entry = entry;
+	view->bucket = bucket;
+	view->segment = segment;
+	view->kinds = item_kinds(item);
+	view->main = !memory_segment_probation(store->memory, segment);
+	view->soft = __atomic_load_n(&item->soft, __ATOMIC_RELAXED);
+	view->opened_s = memory_segment_opened_s(store->memory, segment);
+	view->value_size = item_value_length(item);
+}
+
+/* Scans the key's bucket; true with the view filled when an item with this key is there. */
+static bool
+scan(const struct store *store, const uint8_t *key, uint32_t key_size, uint64_t hash, struct store_view *view)
+{
+	struct index_find find;
+	uint64_t entry;
+
+	index_find_begin(store->index, hash, &find);
+	do {
+		while ((entry = index_find_next(&find))) {
+			if (!item_has_key(store_item(store, entry), key, key_size))
+				continue;
+			store_view_fill(store, view, entry, find.slot, find.number);
+			return true;
+		}
+	} while (index_find_again(&find));
+	return false;
+}
+
+enum store_found
+store_find(struct store_thread *thread, const uint8_t *key, uint32_t key_size, uint64_t hash,
+	   const struct store_hint *hint, struct store_view *view, bool *stale_hint)
+{
+	const struct store *store = thread->store;
+
+	if (stale_hint)
+		*stale_hint = false;
+	if (hint && index_hint_holds(store->index, hash, hint->number, hint->version)) {
+		if (hint->entry == 0)
+			return STORE_ABSENT;
+		store_view_fill(store, view, hint->entry, hint->slot, hint->number);
+	} else {
+		if (stale_hint && hint)
+			*stale_hint = true;
+		if (!scan(store, key, key_size, hash, view))
+			return STORE_ABSENT;
+	}
+	return store_judge(thread, view->item, view->segment);
+}
+
+static uint32_t
+next_random(struct store_thread *thread)
+{
+	uint32_t x = thread->random;
+
+	x ^= x << 13;
+	x ^= x >> 17;
+	x ^= x << 5;
+	return thread->random = x;
+}
+
+void
+store_accessed(struct store_thread *thread, const struct store_view *view)
+{
+	struct item *item = (struct item *)view->item;
+	uint32_t age = thread->now_s > view->opened_s ? thread->now_s - view->opened_s : 0;
+	uint16_t soft = view->soft;
+	uint16_t accessed = (uint16_t)((soft & ITEM_SOFT_WIN) | ITEM_SOFT_FETCHED | item_soft_time(age));
+
+	index_count_read(view->slot, view->entry, next_random(thread));
+	if (accessed != soft)
+		__atomic_compare_exchange_n(&item->soft, &soft, accessed, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+uint32_t
+store_last_access_s(const struct store_thread *thread, const struct store_view *view)
+{
+	uint32_t at = view->opened_s + item_soft_seconds(view->soft);
+
+	return thread->now_s > at ? thread->now_s - at : 0;
+}
+
+uint32_t
+store_pieces_max(const struct store *store)
+{
+	return store->pieces_max;
+}
+
+uint32_t
+store_pieces(const struct store *store, const struct store_view *view, struct slice *pieces)
+{
+	uint64_t segment_bytes = 1ull << store->arena.segment_shift, left = view->value_size;
+	uint32_t count = 0;
+
+	if (left == 0)
+		return 0;
+	if (!(view->kinds & ITEM_LARGE)) {
+		pieces[0] = slice_make(item_value(view->item), left);
+		return 1;
+	}
+	for (; left > 0; count++) {
+		uint64_t here = left < segment_bytes ? left : segment_bytes;
+
+		check(count < store->pieces_max);
+		pieces[count] = slice_make(memory_address(&store->arena, item_large_segment(view->item, count), 0),
+					   here);
+		left -= here;
+	}
+	return count;
+}
+
+/* --- time ------------------------------------------------------------------------------------------------------------------- */
+
+#define RELATIVE_MAX_S (60 * 60 * 24 * 30)
+#define EXPIRED_LONG_AGO 1
+
+uint32_t
+store_expiry(uint64_t unix_ns, int64_t exptime)
+{
+	int32_t seconds = (int32_t)exptime; /* memcached's width: 2^32 - 1 is -1 */
+
+	if (seconds == 0)
+		return 0;
+	if (seconds < 0)
+		return EXPIRED_LONG_AGO;
+	if (seconds <= RELATIVE_MAX_S)
+		return (uint32_t)((unix_ns + (uint64_t)seconds * 1000000000u + 999999999u) / 1000000000u);
+	return (uint32_t)seconds <= unix_ns / 1000000000u ? EXPIRED_LONG_AGO : (uint32_t)seconds;
+}
+
+int64_t
+store_ttl_s(uint64_t unix_ns, uint32_t expiry_s)
+{
+	if (expiry_s == 0)
+		return -1;
+	if (expiry_s * 1000000000ull <= unix_ns)
+		return 0;
+	return (int64_t)((expiry_s * 1000000000ull - unix_ns) / 1000000000u);
+}
+
+/* --- statistics ------------------------------------------------------------------------------------------------------------- */
+
+uint32_t
+store_account(struct store_thread *thread, const struct item *item, int sign)
+{
+	uint64_t bytes = classes_item_bytes(item_key_size(item), item_value_length(item), item_client_flags(item),
+					    thread->store->options.cas);
+	uint32_t id = classes_find(&thread->store->classes, bytes);
+
+	counter_add(&thread->counters->classes[id].number, (uint64_t)(int64_t)sign);
+	counter_add(&thread->counters->classes[id].bytes, sign > 0 ? bytes : -bytes);
+	return id;
+}
+
+void
+store_get_index_stats(const struct store *store, struct index_stats *stats)
+{
+	index_get_stats(store->index, stats);
+}
+
+void
+store_get_memory_stats(const struct store *store, struct memory_stats *stats)
+{
+	memory_get_stats(store->memory, stats);
+}
+
+struct walk {
+	struct store_thread *thread;
+	bool (*visit)(void *context, const struct store_view *view);
+	void *context;
+};
+
+static bool
+walk_entry(void *context, uint64_t entry)
+{
+	const struct walk *walk = context;
+	struct store_view view;
+
+	store_view_fill(walk->thread->store, &view, entry, NULL, 0);
+	if (store_judge(walk->thread, view.item, view.segment) != STORE_PRESENT)
+		return true;
+	return walk->visit(walk->context, &view);
+}
+
+void
+store_walk(struct store_thread *thread, bool (*visit)(void *context, const struct store_view *view), void *context)
+{
+	struct walk walk = {thread, visit, context};
+
+	index_walk(thread->store->index, thread->number, walk_entry, &walk);
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * What memory and index ask of the items' owner, and the store's background work. All of it runs in the turn of some thread.
+ */
+#include "store/internal.h"
+
+#include "base/check.h"
+
+/* Splits in one background step, and in a worker's turn when growth is behind: each takes a few microseconds. */
+#define SPLITS_BACKGROUND 64
+#define SPLITS_TURN 2
+
+static uint64_t
+item_hash(const struct store *store, const struct item *item)
+{
+	return store_hash(store, item_key(item), item_key_size(item));
+}
+
+/* The slot of a locked bucket that names this place, NULL when none does. */
+static _Atomic uint64_t *
+slot_of_place(struct index_locked *locked, uint32_t segment, uint32_t offset, uint64_t *entry)
+{
+	uint64_t place = bucket_entry_make(segment, offset, 0);
+	_Atomic uint64_t *slot;
+
+	while ((slot = index_locked_next(locked, entry)))
+		if (bucket_entry_same_place(*entry, place))
+			return slot;
+	return NULL;
+}
+
+static int
+items_reads(void *context, const struct item *item, uint32_t segment, uint32_t offset)
+{
+	const struct store *store = context;
+	uint64_t place = bucket_entry_make(segment, offset, 0), entry;
+	struct index_find find;
+
+	index_find_begin(store->index, item_hash(store, item), &find);
+	do {
+		while ((entry = index_find_next(&find)))
+			if (bucket_entry_same_place(entry, place))
+				return (int)bucket_entry_reads(entry);
+	} while (index_find_again(&find));
+	return -1;
+}
+
+/* The soft word of a copy: the same access, told from the opening of its new segment. */
+static uint16_t
+soft_moved(const struct store *store, uint16_t soft, uint32_t from, uint32_t to)
+{
+	uint32_t at = memory_segment_opened_s(store->memory, from) + item_soft_seconds(soft);
+	uint32_t opened = memory_segment_opened_s(store->memory, to);
+
+	return (uint16_t)((soft & ~ITEM_SOFT_TIME) | item_soft_time(at > opened ? at - opened : 0));
+}
+
+static bool
+items_move(void *context, const struct item *item, uint32_t segment, uint32_t offset, uint32_t to_segment,
+	   uint32_t to_offset, struct item *to, uint32_t epoch, unsigned reads)
+{
+	struct store *store = context;
+	struct index_locked locked;
+	_Atomic uint64_t *slot;
+	uint64_t entry;
+	bool moved = false;
+
+	index_lock(store->index, item_hash(store, item), store_self()->number, &locked);
+	slot = slot_of_place(&locked, segment, offset, &entry);
+	if (slot && memory_segment_epoch(store->memory, segment) == epoch) {
+		uint16_t soft = __atomic_load_n(&item->soft, __ATOMIC_RELAXED);
+
+		__atomic_store_n(&to->soft, soft_moved(store, soft, segment, to_segment), __ATOMIC_RELAXED);
+		index_locked_replace(&locked, slot,
+				     bucket_entry_make(to_segment, to_offset, bucket_entry_class(entry)), (int)reads);
+		moved = true;
+	}
+	index_unlock(&locked);
+	return moved;
+}
+
+static void
+count_drop(struct store_thread *thread, const struct item *item, enum memory_reason reason)
+{
+	struct counters *counters = thread->counters;
+	bool fetched = __atomic_load_n(&item->soft, __ATOMIC_RELAXED) & ITEM_SOFT_FETCHED;
+	uint32_t id = store_account(thread, item, -1);
+
+	switch (reason) {
+	case MEMORY_EVICTED:
+		counter_add(&counters->evictions, 1);
+		counter_add(&counters->classes[id].evicted, 1);
+		counter_add(&counters->classes[id].evicted_nonzero, item->expiry != 0);
+		counter_add(fetched ? &counters->evicted_active : &counters->evicted_unfetched, 1);
+		counter_add(&counters->classes[id].evicted_unfetched, !fetched);
+		break;
+	case MEMORY_EXPIRED:
+		counter_add(&counters->reclaimed, 1);
+		counter_add(&counters->classes[id].reclaimed, 1);
+		counter_add(&counters->expired_unfetched, !fetched);
+		counter_add(&counters->classes[id].expired_unfetched, !fetched);
+		break;
+	case MEMORY_FLUSHED:
+		break;
+	}
+}
+
+static bool
+items_drop(void *context, const struct item *item, uint32_t segment, uint32_t offset, enum memory_reason reason)
+{
+	struct store *store = context;
+	struct store_thread *thread = store_self();
+	struct index_locked locked;
+	_Atomic uint64_t *slot;
+	uint64_t entry;
+
+	index_lock(store->index, item_hash(store, item), thread->number, &locked);
+	slot = slot_of_place(&locked, segment, offset, &entry);
+	if (slot) {
+		count_drop(thread, item, reason);
+		index_locked_remove(&locked, slot);
+	}
+	index_unlock(&locked);
+	return slot != NULL;
+}
+
+static uint64_t
+items_hash(void *context, const struct item *item)
+{
+	return item_hash(context, item);
+}
+
+const struct memory_items store_memory_items = {
+	.reads = items_reads,
+	.move = items_move,
+	.drop = items_drop,
+	.hash = items_hash,
+};
+
+/* Every item is in DRAM, and an entry keeps its segment from being used again: the key is at hand. */
+static bool
+keys_hash(void *context, uint64_t entry, uint64_t *hash)
+{
+	const struct store *store = context;
+
+	if (bucket_entry_segment(entry) >= store->arena.segments_max)
+		return false;
+	*hash = item_hash(store, store_item(store, entry));
+	return true;
+}
+
+const struct index_keys store_index_keys = {.hash = keys_hash};
+
+/* What the index holds counts against -m. */
+static void
+report_index_bytes(struct store *store)
+{
+	struct index_stats stats;
+
+	index_get_stats(store->index, &stats);
+	memory_set_outside(store->memory, stats.bytes);
+}
+
+void
+store_turn_end(struct store_thread *thread)
+{
+	struct store *store = thread->store;
+
+	memory_turn_end(thread->memory, thread->now_s);
+	if (!store->options.growth || !index_wants_growth(store->index))
+		return;
+	if (!atomic_exchange_explicit(&store->grow_awake, true, memory_order_acq_rel))
+		store->options.wake(store->options.wake_context);
+	index_grow(store->index, SPLITS_TURN, thread->number);
+	report_index_bytes(store);
+}
+
+bool
+store_background_reclaim(struct store_thread *thread, uint64_t unix_ns, uint32_t *next_s)
+{
+	store_turn_begin(thread, unix_ns);
+	report_index_bytes(thread->store);
+	return memory_reclaim(thread->memory, thread->now_s, next_s);
+}
+
+bool
+store_background_grow(struct store_thread *thread)
+{
+	struct store *store = thread->store;
+	bool more;
+
+	more = store->options.growth && index_grow(store->index, SPLITS_BACKGROUND, thread->number);
+	index_reclaim_units(store->index);
+	report_index_bytes(store);
+	if (more)
+		return true;
+	/* Asleep now; whoever finds the table wanting after this wakes us again. */
+	atomic_store_explicit(&store->grow_awake, false, memory_order_release);
+	return store->options.growth && index_wants_growth(store->index) &&
+	       !atomic_exchange_explicit(&store->grow_awake, true, memory_order_acq_rel);
+}
