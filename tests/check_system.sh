@@ -17,7 +17,9 @@ failed=0
 skipped=0
 
 for script in "$@"; do
-	log=$logs/$(basename "${script%.*}").log
+	log=${script#tests/}
+	log=${log%.*}
+	log=$logs/${log//\//-}.log
 	start=$SECONDS
 	case $script in
 	*.py) "${PYTHON:-python3}" "$top_srcdir/$script" > "$log" 2>&1 < /dev/null ;;
