@@ -24,12 +24,13 @@ request_begin(struct request *request, enum protocol protocol, enum command comm
 	};
 }
 
-/* Makes it one that does nothing but answer status. */
+/* Makes it one that does nothing but answer status, or not even that where noreply was asked for. */
 static inline void
 request_refuse(struct request *request, enum status status)
 {
 	request->verb = VERB_REFUSE;
 	request->status = (uint8_t)status;
+	request->options &= REQUEST_NOREPLY | REQUEST_CLOSE;
 }
 
 #endif
