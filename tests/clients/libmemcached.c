@@ -53,13 +53,14 @@ static void
 check_rc(memcached_st *mc, memcached_return_t got, memcached_return_t want, const char *what)
 {
 	if (!check(got == want, what))
-		printf("\tgot '%s', not '%s'\n", memcached_strerror(mc, got), memcached_strerror(mc, want));
+		printf("\tgot '%s', not '%s'\n", memcached_strerror(mc, got),
+			memcached_strerror(mc, want));
 }
 
 static void
 pause_ms(long ms)
 {
-	struct timespec t = { ms / 1000, ms % 1000 * 1000000 };
+	struct timespec t = {ms / 1000, ms % 1000 * 1000000};
 
 	nanosleep(&t, NULL);
 }
@@ -67,7 +68,7 @@ pause_ms(long ms)
 /* Is the value of key exactly these bytes with these flags? NULL: is it absent? */
 static void
 check_value(memcached_st *mc, const char *key, const char *want, size_t len, uint32_t flags,
-	    const char *what)
+	const char *what)
 {
 	memcached_return_t rc;
 	uint32_t got_flags = 0;
@@ -78,7 +79,8 @@ check_value(memcached_st *mc, const char *key, const char *want, size_t len, uin
 		check_rc(mc, rc, MEMCACHED_NOTFOUND, what);
 	} else {
 		check_rc(mc, rc, MEMCACHED_SUCCESS, what);
-		check(got_len == len && (len == 0 || (got != NULL && memcmp(got, want, len) == 0)), what);
+		check(got_len == len && (len == 0 || (got != NULL && memcmp(got, want, len) == 0)),
+			what);
 		check(got_flags == flags, what);
 	}
 	free(got);
@@ -106,16 +108,17 @@ try_values(memcached_st *mc)
 	check_rc(mc, set(mc, "lm-a", "value", 0, 0xdeadbeef), MEMCACHED_SUCCESS, "set");
 	check_value(mc, "lm-a", "value", 5, 0xdeadbeef, "get with 32-bit flags");
 	check_rc(mc, memcached_set(mc, "lm-bytes", 8, bytes, sizeof bytes, 0, 1), MEMCACHED_SUCCESS,
-		 "set of all byte values");
+		"set of all byte values");
 	check_value(mc, "lm-bytes", bytes, sizeof bytes, 1, "get of all byte values");
-	check_rc(mc, set(mc, "lm-crlf", "a\r\nEND\r\n", 0, 0), MEMCACHED_SUCCESS, "set of line ends");
+	check_rc(mc, set(mc, "lm-crlf", "a\r\nEND\r\n", 0, 0), MEMCACHED_SUCCESS,
+		"set of line ends");
 	check_value(mc, "lm-crlf", "a\r\nEND\r\n", 8, 0, "get of line ends");
 	check_rc(mc, set(mc, "lm-empty", "", 0, 2), MEMCACHED_SUCCESS, "set of nothing");
 	check_value(mc, "lm-empty", "", 0, 2, "get of nothing");
 	check_rc(mc, set(mc, key, "long key", 0, 0), MEMCACHED_SUCCESS, "set, key of 250 bytes");
 	check_value(mc, key, "long key", 8, 0, "get, key of 250 bytes");
 	check_rc(mc, memcached_set(mc, "lm-large", 8, large, LARGE_BYTES, 0, 3), MEMCACHED_SUCCESS,
-		 "set of a large value");
+		"set of a large value");
 	check_value(mc, "lm-large", large, LARGE_BYTES, 3, "get of a large value");
 	check_value(mc, "lm-missing", NULL, 0, 0, "get of a missing key");
 	free(large);
@@ -128,13 +131,16 @@ try_storage(memcached_st *mc)
 
 	memcached_delete(mc, k, 4, 0);
 	check_rc(mc, memcached_replace(mc, k, 4, "x", 1, 0, 0),
-		 memcached_behavior_get(mc, MEMCACHED_BEHAVIOR_BINARY_PROTOCOL)
-		 ? MEMCACHED_NOTFOUND : MEMCACHED_NOTSTORED, "replace of a missing key");
+		memcached_behavior_get(mc, MEMCACHED_BEHAVIOR_BINARY_PROTOCOL)
+			? MEMCACHED_NOTFOUND
+			: MEMCACHED_NOTSTORED,
+		"replace of a missing key");
 	check_rc(mc, memcached_append(mc, k, 4, "x", 1, 0, 0), MEMCACHED_NOTSTORED,
-		 "append to a missing key");
+		"append to a missing key");
 	check_rc(mc, memcached_add(mc, k, 4, "b", 1, 0, 5), MEMCACHED_SUCCESS, "add");
 	memcached_return_t again = memcached_add(mc, k, 4, "z", 1, 0, 0);
-	check(again == MEMCACHED_NOTSTORED || again == MEMCACHED_DATA_EXISTS, "add of a present key");
+	check(again == MEMCACHED_NOTSTORED || again == MEMCACHED_DATA_EXISTS,
+		"add of a present key");
 	check_rc(mc, memcached_append(mc, k, 4, "c", 1, 0, 0), MEMCACHED_SUCCESS, "append");
 	check_rc(mc, memcached_prepend(mc, k, 4, "a", 1, 0, 0), MEMCACHED_SUCCESS, "prepend");
 	check_value(mc, k, "abc", 3, 5, "value after append and prepend");
@@ -172,10 +178,11 @@ try_cas(memcached_st *mc)
 	check(first != 0, "the cas isn't zero");
 	check_rc(mc, memcached_cas(mc, k, 6, "2", 1, 0, 9, first), MEMCACHED_SUCCESS, "cas");
 	check(fetch_cas(mc, k) != first, "the cas has changed");
-	check_rc(mc, memcached_cas(mc, k, 6, "3", 1, 0, 0, first), MEMCACHED_DATA_EXISTS, "old cas");
+	check_rc(
+		mc, memcached_cas(mc, k, 6, "3", 1, 0, 0, first), MEMCACHED_DATA_EXISTS, "old cas");
 	check_value(mc, k, "2", 1, 9, "value after cas");
 	check_rc(mc, memcached_cas(mc, "lm-nocas", 8, "3", 1, 0, 0, first), MEMCACHED_NOTFOUND,
-		 "cas of a missing key");
+		"cas of a missing key");
 }
 
 static void
@@ -185,26 +192,29 @@ try_counters(memcached_st *mc, bool binary)
 
 	memcached_delete(mc, "lm-n", 4, 0);
 	check_rc(mc, memcached_increment(mc, "lm-n", 4, 1, &n), MEMCACHED_NOTFOUND,
-		 "increment of a missing key");
+		"increment of a missing key");
 	check_rc(mc, set(mc, "lm-n", "40", 0, 0), MEMCACHED_SUCCESS, "set of a number");
 	check_rc(mc, memcached_increment(mc, "lm-n", 4, 2, &n), MEMCACHED_SUCCESS, "increment");
 	check(n == 42, "40 + 2");
 	check_rc(mc, memcached_decrement(mc, "lm-n", 4, 50, &n), MEMCACHED_SUCCESS, "decrement");
 	check(n == 0, "42 - 50 stops at 0");
-	check_rc(mc, set(mc, "lm-n", "18446744073709551615", 0, 0), MEMCACHED_SUCCESS, "set of 2^64-1");
-	check_rc(mc, memcached_increment(mc, "lm-n", 4, 1, &n), MEMCACHED_SUCCESS, "increment past 2^64");
+	check_rc(mc, set(mc, "lm-n", "18446744073709551615", 0, 0), MEMCACHED_SUCCESS,
+		"set of 2^64-1");
+	check_rc(mc, memcached_increment(mc, "lm-n", 4, 1, &n), MEMCACHED_SUCCESS,
+		"increment past 2^64");
 	check(n == 0, "2^64-1 + 1 wraps to 0");
 	check_rc(mc, set(mc, "lm-n", "word", 0, 0), MEMCACHED_SUCCESS, "set of a word");
-	check(memcached_increment(mc, "lm-n", 4, 1, &n) != MEMCACHED_SUCCESS, "increment of a word");
+	check(memcached_increment(mc, "lm-n", 4, 1, &n) != MEMCACHED_SUCCESS,
+		"increment of a word");
 	check_value(mc, "lm-n", "word", 4, 0, "the word is still there");
 	if (!binary)
 		return;
 	memcached_delete(mc, "lm-n", 4, 0);
-	check_rc(mc, memcached_increment_with_initial(mc, "lm-n", 4, 5, 77, 0, &n), MEMCACHED_SUCCESS,
-		 "increment with an initial value");
+	check_rc(mc, memcached_increment_with_initial(mc, "lm-n", 4, 5, 77, 0, &n),
+		MEMCACHED_SUCCESS, "increment with an initial value");
 	check(n == 77, "the initial value");
-	check_rc(mc, memcached_increment_with_initial(mc, "lm-n", 4, 5, 77, 0, &n), MEMCACHED_SUCCESS,
-		 "second increment with an initial value");
+	check_rc(mc, memcached_increment_with_initial(mc, "lm-n", 4, 5, 77, 0, &n),
+		MEMCACHED_SUCCESS, "second increment with an initial value");
 	check(n == 82, "77 + 5");
 }
 
@@ -212,9 +222,11 @@ static void
 try_expiry(memcached_st *mc)
 {
 	check_rc(mc, set(mc, "lm-e1", "short", 1, 0), MEMCACHED_SUCCESS, "set for 1 s");
-	check_rc(mc, set(mc, "lm-e2", "kept", 1, 0), MEMCACHED_SUCCESS, "set for 1 s, to be touched");
+	check_rc(mc, set(mc, "lm-e2", "kept", 1, 0), MEMCACHED_SUCCESS,
+		"set for 1 s, to be touched");
 	check_rc(mc, memcached_touch(mc, "lm-e2", 5, 60), MEMCACHED_SUCCESS, "touch");
-	check_rc(mc, memcached_touch(mc, "lm-none", 7, 60), MEMCACHED_NOTFOUND, "touch of a missing key");
+	check_rc(mc, memcached_touch(mc, "lm-none", 7, 60), MEMCACHED_NOTFOUND,
+		"touch of a missing key");
 	check_value(mc, "lm-e1", "short", 5, 0, "value before it expires");
 	pause_ms(2200);
 	check_value(mc, "lm-e1", NULL, 0, 0, "value after it has expired");
@@ -227,7 +239,7 @@ try_many(memcached_st *mc)
 	static char names[MANY_KEYS][16];
 	const char *keys[MANY_KEYS];
 	size_t lengths[MANY_KEYS];
-	bool seen[MANY_KEYS] = { false };
+	bool seen[MANY_KEYS] = {false};
 	memcached_return_t rc;
 	memcached_result_st *result;
 	unsigned count = 0, right = 0;
@@ -247,17 +259,18 @@ try_many(memcached_st *mc)
 		char key[16];
 
 		snprintf(key, sizeof key, "%.*s", (int)memcached_result_key_length(result),
-			 memcached_result_key_value(result));
+			memcached_result_key_value(result));
 		unsigned i = (unsigned)atoi(key + strlen("lm-many-"));
 
 		count++;
-		if (i < MANY_KEYS && i % 3 != 0 && !seen[i] && memcached_result_flags(result) == i &&
-		    memcached_result_length(result) == lengths[i] &&
-		    memcmp(memcached_result_value(result), keys[i], lengths[i]) == 0)
+		if (i < MANY_KEYS && i % 3 != 0 && !seen[i] &&
+			memcached_result_flags(result) == i &&
+			memcached_result_length(result) == lengths[i] &&
+			memcmp(memcached_result_value(result), keys[i], lengths[i]) == 0)
 			right++;
 		else
 			printf("\tkey %s, flags %u, %zu bytes\n", key,
-			       memcached_result_flags(result), memcached_result_length(result));
+				memcached_result_flags(result), memcached_result_length(result));
 		if (i < MANY_KEYS)
 			seen[i] = true;
 		memcached_result_free(result);
@@ -267,8 +280,8 @@ try_many(memcached_st *mc)
 }
 
 static memcached_return_t
-count_stat(const memcached_instance_st *server, const char *key, size_t key_len,
-	   const char *value, size_t value_len, void *context)
+count_stat(const memcached_instance_st *server, const char *key, size_t key_len, const char *value,
+	size_t value_len, void *context)
 {
 	(void)server;
 	(void)value;
@@ -282,7 +295,8 @@ try_server(memcached_st *mc)
 	unsigned found = 0;
 
 	check_rc(mc, memcached_version(mc), MEMCACHED_SUCCESS, "version");
-	check_rc(mc, memcached_stat_execute(mc, NULL, count_stat, &found), MEMCACHED_SUCCESS, "stats");
+	check_rc(mc, memcached_stat_execute(mc, NULL, count_stat, &found), MEMCACHED_SUCCESS,
+		"stats");
 	check(found == 1, "stats has cmd_touch once");
 	check_rc(mc, memcached_verbosity(mc, 0), MEMCACHED_SUCCESS, "verbosity");
 	check_rc(mc, set(mc, "lm-f", "x", 0, 0), MEMCACHED_SUCCESS, "set before flush");
@@ -309,11 +323,11 @@ try_unanswered(memcached_st *mc, memcached_st *other, bool all_operations)
 		memcached_return_t rc = set(mc, key, value, 0, (uint32_t)i);
 		wrong += rc != MEMCACHED_SUCCESS && rc != MEMCACHED_BUFFERED;
 		if (udp && i % 16 == 15)
-			pause_ms(2);		/* a burst could overrun the socket's buffer */
+			pause_ms(2); /* a burst could overrun the socket's buffer */
 	}
 	check(wrong == 0, "unanswered sets are taken");
 	if (all_operations) {
-		memcached_increment(mc, "lm-u", 4, 3, &(uint64_t){ 0 });
+		memcached_increment(mc, "lm-u", 4, 3, &(uint64_t){0});
 		memcached_append(mc, "lm-u", 4, "0", 1, 0, 0);
 		memcached_delete(mc, "lm-gone", 7, 0);
 	}
@@ -359,7 +373,7 @@ main(int argc, char **argv)
 		return 2;
 	}
 	const char *mode = argv[1];
-	struct address a = { argv[2], (in_port_t)atoi(argv[3]), argv[4], (in_port_t)atoi(argv[5]) };
+	struct address a = {argv[2], (in_port_t)atoi(argv[3]), argv[4], (in_port_t)atoi(argv[5])};
 	bool binary = strcmp(mode, "binary") == 0;
 	memcached_st *mc = connect_to(&a, mode), *other = connect_to(&a, "text");
 
