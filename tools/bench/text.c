@@ -83,7 +83,7 @@ kind_of_line(const struct reply *reply)
 		return REPLY_STORED;
 	if (reply->line_size == 10 && memcmp(reply->line, "NOT_STORED", 10) == 0)
 		return REPLY_NOT_STORED;
-	if (starts(reply, "SERVER_ERROR out of memory"))
+	if (starts(reply, "SERVER_ERROR out of memory") || starts(reply, "SERVER_ERROR Out of memory"))
 		return REPLY_REFUSED;
 	if (starts(reply, "ERROR") || starts(reply, "CLIENT_ERROR") || starts(reply, "SERVER_ERROR"))
 		return REPLY_ERROR;
