@@ -76,16 +76,17 @@ bool
 pages_take_huge(void *pages, size_t bytes)
 {
 	check((uintptr_t)pages % PAGES_HUGE == 0 && bytes % PAGES_HUGE == 0);
-	/* A failing MAP_FIXED may leave a hole: try the pool elsewhere first, for the same number of pages. */
+	/* A failing MAP_FIXED leaves a hole: see first, elsewhere, whether the pool has so many. */
 	void *probe = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
 	if (probe == MAP_FAILED)
 		return false;
-	if (mremap(probe, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, pages) != MAP_FAILED)
+	munmap(probe, bytes);
+	if (mmap(pages, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_HUGETLB, -1,
+		 0) == pages)
 		return true;
 
+	/* Somebody else was quicker. */
 	int error = errno;
-	munmap(probe, bytes);
-	/* Old kernels don't move huge pages; what MREMAP_FIXED may have unmapped comes back as ordinary pages. */
 	void *range = mmap(pages, bytes, PROT_READ | PROT_WRITE,
 			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 	check(range == pages);

@@ -36,6 +36,8 @@ struct memory_items {
 	/*
 	 * Under the bucket's lock: if the index still names the source and the source's segment has epoch 'epoch', copies the soft word
 	 * to the copy at 'to' (whose other bytes memory has already copied), makes the index name it with 'reads', and gives true.
+	 * memory itself accounts for the bytes of what it moves and drops: no memory_dead for these. Soft times count from the
+	 * segment's opened_s: the copy's segment has the source's or an earlier one, never a later.
 	 */
 	bool (*move)(void *context, const struct item *item, uint32_t segment, uint32_t offset, uint32_t to_segment,
 		     uint32_t to_offset, struct item *to, uint32_t epoch, unsigned reads);
@@ -192,11 +194,13 @@ struct memory_stats {
 	uint64_t live_bytes;	      /* of published items, bodies included */
 	uint64_t resident_bytes;      /* committed segments */
 	uint64_t ghost_bytes;
-	uint64_t evicted_segments, merged_segments, expired_segments, flushed_segments, compacted_segments;
+	/* Reclaimed as what: probation's oldest; main's, merged; expired, flushed or dead as a whole; low live share. */
+	uint64_t evicted_segments, merged_segments, expired_segments, flushed_segments, dead_segments, compacted_segments;
 	uint64_t moved_items, moved_bytes, dropped_items, ghost_hits, promoted_items;
 	uint64_t worker_steps;	      /* bounded steps done inside workers' turns */
 	uint64_t waits;		      /* appends that found no free segment */
 	uint64_t pin_refusals;
+	uint64_t accounting_errors;   /* more or fewer bytes reported dead than appended: a fault of the items' owner; 0 */
 };
 void memory_get_stats(const struct memory *memory, struct memory_stats *stats);
 

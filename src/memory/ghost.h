@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * ghost: which keys left probation not long ago, four bytes a key. Sets of 16 words (a cache line); a word is 24 bits of
+ * the key's hash and 8 bits of the time at which it left, counted in sixty-fourths of the ghost. Of a full set the
+ * oldest gives way, so the whole is first in, first out but for a set's luck.
+ *
+ *	word:	| time 8 | tag 24 (never 0) |	0: empty
+ *
+ * One thread inserts at a time; any takes. Words are changed by relaxed compare-exchange; losing one costs a hint.
+ */
+#ifndef MEMORY_GHOST_H
+#define MEMORY_GHOST_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define GHOST_WAYS 16u
+
+struct ghost {
+	_Atomic uint32_t *words;
+	_Atomic uint32_t sets; /* 0: remembers nothing */
+	uint64_t inserted;     /* the inserting thread */
+};
+
+/* words: zeroed, room for the most sets that there will be. */
+void ghost_set(struct ghost *ghost, _Atomic uint32_t *words, uint32_t sets);
+void ghost_insert(struct ghost *ghost, uint64_t hash);
+bool ghost_take(struct ghost *ghost, uint64_t hash);
+
+#endif

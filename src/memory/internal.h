@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The parts of memory, shared by its own files only.
+ *
+ *	memory.c	making, limits, epochs, pins, statistics
+ *	pool.c		segments as wholes: free ones, queues of sealed ones, grace periods
+ *	append.c	open segments and large bodies
+ *	reclaim.c	what leaves and when
+ *	walk.c		moving and dropping the items of a segment
+ *	ghost.c		keys that left probation
+ *
+ * Locks, outermost first: the reclaim token, an appender's lock, the pool's mutex. No callback of the items' owner runs
+ * under the last two, and nothing waits for the token. No lock is held while waiting for a grace period.
+ */
+#ifndef MEMORY_INTERNAL_H
+#define MEMORY_INTERNAL_H
+
+#include "memory/ghost.h"
+#include "memory/memory.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define EXPIRY_NEVER UINT32_MAX
+#define MERGE_WIDTH_MAX 32
+#define SCORES 1024
+#define PROBATION_SHARE 10 /* probation is this part of memory */
+#define TTL_CLASSES 4
+#define GENERATIONS 2
+#define OPEN_MAX (GENERATIONS * TTL_CLASSES) /* open segments of one appender */
+
+/*
+ * Sealed segments stand in lists by garbage: bytes that nothing names, in sixteenths of a segment. The last list holds what is dead as
+ * a whole: no live byte, or an old epoch.
+ */
+#define GARBAGE_LISTS 18
+#define GARBAGE_DEAD 17
+
+enum segment_state {
+	SEGMENT_BARE, /* free, its pages not committed */
+	SEGMENT_FREE,
+	SEGMENT_OPEN,
+	SEGMENT_SEALED,
+	SEGMENT_CLEARING,
+	SEGMENT_GRACE,
+	SEGMENT_BODY,
+};
+
+enum generation { PROBATION, MAIN };
+
+/* What readers ask at every hit: written by pool_take before anything points here, then constant until the segment is free again. */
+struct segment_face {
+	_Atomic uint32_t epoch;
+	_Atomic uint32_t opened_s;
+	_Atomic uint32_t generation;
+};
+
+struct segment_links {
+	uint32_t next, previous;
+};
+
+struct segment_list {
+	uint32_t first, last, count;
+};
+
+struct segment {
+	_Atomic uint32_t live;	   /* bytes of items that are named or about to be: any thread */
+	_Atomic uint32_t pins;	   /* any thread */
+	_Atomic uint32_t bodies;   /* body segments whose heads stand here: appender, reclaimer, releasing threads */
+	_Atomic uint32_t capacity; /* what garbage counts from: all bytes, or what is used where more didn't fit. The sealer */
+	_Atomic uint8_t state;	   /* under the pool's mutex */
+	uint8_t ttl_class;	   /* from here on: the owner while open, then constant */
+	uint32_t used;
+	uint32_t expiry;	/* latest of its items, EXPIRY_NEVER when one has none */
+	uint32_t filling_s;	/* since when items are appended here */
+	_Atomic uint32_t life;	/* times taken; under the pool's mutex */
+	uint32_t garbage;	/* from here on under the pool's mutex: list that it stands in, 0 none */
+	uint32_t heap_at;	/* place in the expiry heap, 0 none */
+	uint64_t stamp;		/* grace periods begun when it was sealed, or released */
+	struct segment_links age;     /* queue of its generation; also free and grace lists */
+	struct segment_links sharing; /* list of its garbage */
+	_Atomic uint64_t head;	/* of a body: life << 32 | segment of the head */
+	bool published;		/* of a body. Its owner */
+};
+
+/* The segments of one worker, or of several that share it. */
+struct appender {
+	atomic_flag lock; /* from memory_append to memory_append_done; the reclaimer when it seals */
+	uint32_t open[OPEN_MAX];
+	_Atomic uint32_t checked_s; /* when ages were last looked at */
+} __attribute__((aligned(64)));
+
+struct memory_thread {
+	struct memory *memory;
+	struct appender *appender; /* NULL in background threads */
+	unsigned number;
+};
+
+enum job_kind { JOB_NONE, JOB_CLEAR, JOB_COMPACT, JOB_PROBATION, JOB_SCORE, JOB_MERGE };
+
+/* The piece of reclaim work in progress; whoever holds the token. */
+struct job {
+	enum job_kind kind;
+	uint32_t sources[MERGE_WIDTH_MAX];
+	uint32_t count, at; /* sources, and the one being walked */
+	uint32_t offset;    /* bytes into it */
+	uint32_t opened_s;  /* the oldest source's */
+	enum memory_reason reason; /* why those leave that aren't kept */
+	/* Merging: reads as seen when scoring, one byte an item in the order of the walk; bytes by score; what fits. */
+	uint32_t items, item;
+	uint64_t weight[SCORES];
+	unsigned threshold;	  /* scores above stay */
+	uint64_t threshold_bytes; /* so many bytes of this very score stay too */
+};
+
+struct memory {
+	struct memory_arena arena;
+	struct memory_options options;
+	struct segment *segments;
+	struct segment_face *faces;
+	uint8_t *tables; /* one range: segments, ghost, faces, heap, reads */
+	size_t tables_bytes, arena_bytes;
+	uint32_t segment_bytes;
+	bool huge_pages; /* explicit ones: nothing is given back */
+	_Atomic uint64_t limit_bytes, outside_bytes;
+	_Atomic uint32_t epoch;
+
+	/* Appending: constant after start. */
+	unsigned appenders_count;
+	struct appender *appenders;
+	unsigned slots[GENERATIONS]; /* open segments of an appender, by generation */
+	unsigned outputs_classes;
+
+	/* The pool: under its mutex; what is atomic is read without. */
+	pthread_mutex_t pool;
+	struct segment_list free, bare, grace, held;
+	struct segment_list age[GENERATIONS];
+	struct segment_list garbage[GARBAGE_LISTS];
+	uint32_t *heap; /* of expiring sealed segments, heap[1] the first */
+	uint32_t heap_count;
+	uint32_t bare_from; /* numbers from here on were never used */
+	uint32_t resident, open_count;
+	uint32_t flush_cursor; /* sealed segments below it have been compared with the present epoch */
+	_Atomic uint32_t used; /* neither free nor bare */
+	_Atomic uint32_t allowed; /* segments that the limit leaves */
+	_Atomic uint32_t low, target, reserve;
+	_Atomic uint32_t generation_count[GENERATIONS]; /* open and sealed */
+	_Atomic uint32_t bodies_count, bodies_unfinished, pinned_count;
+	_Atomic uint32_t generation_bodies[GENERATIONS];
+	_Atomic bool exhausted; /* reclaim found nothing to free */
+	_Atomic bool starved;	/* somebody waits for a segment */
+	_Atomic bool woken;
+	_Atomic bool held_ready;
+
+	/* Grace periods, begun and over. */
+	_Atomic uint64_t grace_begun, grace_over;
+
+	/* Reclaim: whoever holds the token. */
+	atomic_flag token;
+	struct job job;
+	uint8_t *reads;
+	size_t reads_bytes;
+	uint32_t outputs[GENERATIONS][TTL_CLASSES];
+	uint32_t upkeep_s;
+
+	struct ghost ghost;
+
+	/* Statistics; relaxed. */
+	_Atomic uint64_t evicted_segments, merged_segments, expired_segments, flushed_segments, dead_segments, compacted_segments;
+	_Atomic uint64_t moved_items, moved_bytes, dropped_items, ghost_hits, promoted_items;
+	_Atomic uint64_t worker_steps, waits, pin_refusals, accounting_errors;
+};
+
+#define COUNT(counter, n) atomic_fetch_add_explicit(&(counter), (n), memory_order_relaxed)
+#define READ(word) atomic_load_explicit(&(word), memory_order_relaxed)
+
+uint32_t memory_ghost_sets(const struct memory *memory, uint64_t limit_bytes);
+
+/* --- pool.c: segments as wholes -------------------------------------------------------------------------------------------- */
+
+enum taker { TAKER_WORKER, TAKER_RECLAIM };
+
+/* Takes a free segment into 'state' (OPEN or BODY); 0 when there is none for this taker. */
+uint32_t pool_take(struct memory *memory, enum taker taker, enum segment_state state, enum generation generation, uint32_t epoch,
+		   uint32_t opened_s);
+/* OPEN to SEALED. full: more didn't fit. */
+void pool_seal(struct memory *memory, uint32_t segment, bool full);
+/* After a change of 'live' or 'bodies': to the list that it belongs in. */
+void pool_relist(struct memory *memory, uint32_t segment);
+void pool_relist_locked(struct memory *memory, uint32_t segment);
+/* SEALED to CLEARING and back. */
+void pool_claim_locked(struct memory *memory, uint32_t segment);
+void pool_unclaim(struct memory *memory, uint32_t segment);
+/* CLEARING or BODY to GRACE; to FREE where a grace period has passed and nobody pins. Gives how many came free. */
+void pool_release(struct memory *memory, uint32_t segment);
+uint32_t pool_free_ready(struct memory *memory);
+/* Gives pages back until the resident segments are within the limit, or none is free. */
+void pool_trim(struct memory *memory);
+/* Allowed segments and watermarks, from the limit. */
+void pool_set_allowed(struct memory *memory);
+/* Free segments that the limit allows, negative when over it. */
+int64_t pool_free_count(const struct memory *memory);
+/* True when all uses of the segment from before it was sealed are over. */
+bool pool_settled(const struct memory *memory, uint32_t segment);
+void pool_wake(struct memory *memory);
+
+/* --- append.c ----------------------------------------------------------------------------------------------------------------- */
+
+unsigned append_ttl_class(uint32_t expiry_s, uint32_t now_s, unsigned classes);
+void append_choose_slots(struct memory *memory);
+/* Seals what is older than the age, of an old epoch, or everything. Gives how many were sealed. */
+unsigned append_seal(struct memory *memory, struct appender *appender, uint32_t now_s, bool all);
+void append_expect(struct segment *segment, uint32_t expiry_s);
+/* The heads of these bodies now stand in 'segment'. */
+void body_own(struct memory *memory, const struct item *item, uint32_t segment);
+/* True when an open segment should be sealed now. */
+bool append_seal_due(const struct memory *memory, uint32_t segment, uint32_t now_s, bool all);
+uint32_t body_count_max(const struct memory *memory);
+/* With so many body segments behind its heads, a segment is sealed. */
+uint32_t body_seal_count(const struct memory *memory);
+
+/* --- reclaim.c, walk.c ---------------------------------------------------------------------------------------------------------- */
+
+enum step { STEP_IDLE, STEP_WORKED, STEP_GRACE /* nothing can go on before a grace period */ };
+
+struct budget {
+	uint32_t items, bytes;
+};
+
+bool reclaim_token_take(struct memory *memory);
+void reclaim_token_return(struct memory *memory);
+enum step reclaim_step(struct memory *memory, uint32_t now_s, struct budget budget);
+unsigned reclaim_merge_width(const struct memory *memory);
+
+/* Goes on with the job's sources; when the last is done, the job is over. */
+enum step walk_sources(struct memory *memory, uint32_t now_s, struct budget budget);
+enum step walk_scores(struct memory *memory, uint32_t now_s, struct budget budget);
+/* Seals reclaim's own open segments: those due, or all. */
+unsigned walk_seal_outputs(struct memory *memory, uint32_t now_s, bool all);
+
+static inline struct segment *
+segment_at(const struct memory *memory, uint32_t segment)
+{
+	return &memory->segments[segment];
+}
+
+static inline uint32_t
+segment_epoch(const struct memory *memory, uint32_t segment)
+{
+	return READ(memory->faces[segment].epoch);
+}
+
+#endif

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Through the items of claimed segments: each is moved on or dropped, under its bucket's lock, by the items' owner. */
+#include "memory/internal.h"
+
+#include "base/check.h"
+#include "store/item_hd.h"
+
+#include <string.h>
+
+/* The item that the job has come to. */
+struct found {
+	const struct item *item;
+	uint32_t segment, offset; /* in units */
+	uint32_t size;
+	uint64_t weight; /* with its body */
+};
+
+static void
+find(const struct memory *memory, struct found *found)
+{
+	const struct job *job = &memory->job;
+
+	found->segment = job->sources[job->at];
+	found->offset = job->offset / ITEM_ALIGN;
+	found->item = memory_address(&memory->arena, found->segment, found->offset);
+	found->size = item_size(found->item);
+	found->weight = found->size + (uint64_t)item_large_count(found->item) * memory->segment_bytes;
+	check(job->offset + found->size <= segment_at(memory, found->segment)->used);
+}
+
+static int
+reads_of(struct memory *memory, const struct found *found)
+{
+	return memory->options.items->reads(memory->options.items_context, found->item, found->segment, found->offset);
+}
+
+/*
+ * Sixteenths of an octave of (reads + 0.3) / weight. Smallest: 3 * 2^36 / 10 GiB, so the logarithm is never below 4; greatest
+ * 153 * 2^36 / 32, 38.
+ */
+static unsigned
+score_of(int reads, uint64_t weight)
+{
+	uint64_t ratio = ((uint64_t)(10 * reads + 3) << 36) / weight | 16;
+	unsigned octave = hd_log2(ratio);
+	unsigned score = octave * 16 + ((unsigned)(ratio >> (octave - 4)) & 15);
+
+	return score < SCORES ? score : SCORES - 1;
+}
+
+/* --- dropping ------------------------------------------------------------------------------------------------------------------ */
+
+static void
+drop(struct memory *memory, const struct found *found, enum memory_reason reason)
+{
+	const struct memory_items *items = memory->options.items;
+	void *context = memory->options.items_context;
+	bool remember = reason == MEMORY_EVICTED && memory->job.kind == JOB_PROBATION;
+
+	if (!items->drop(context, found->item, found->segment, found->offset, reason))
+		return;
+	memory_dead(memory, found->segment, found->size);
+	COUNT(memory->dropped_items, 1);
+	for (uint32_t i = 0; i < item_large_count(found->item); i++) {
+		uint32_t body = item_large_segment(found->item, i);
+
+		memory_body_release(memory, &body, 1, true);
+	}
+	if (remember)
+		ghost_insert(&memory->ghost, items->hash(context, found->item));
+}
+
+/* --- moving --------------------------------------------------------------------------------------------------------------------- */
+
+/*
+ * An open segment to move into, of the source's epoch and opened no later than the sources: soft times count from there. 0: none can be
+ * had. now_s only says how long the item may live.
+ */
+static uint32_t
+output_for(struct memory *memory, const struct found *found, enum generation generation, uint32_t now_s)
+{
+	const struct job *job = &memory->job;
+	uint32_t epoch = segment_epoch(memory, found->segment);
+	uint32_t *output = &memory->outputs[generation][append_ttl_class(found->item->expiry, now_s,
+									   memory->outputs_classes)];
+
+	if (*output) {
+		const struct segment *s = segment_at(memory, *output);
+		bool full = s->used + found->size > memory->segment_bytes;
+
+		if (!full && segment_epoch(memory, *output) == epoch &&
+		    memory_segment_opened_s(memory, *output) <= job->opened_s &&
+		    atomic_load(&s->bodies) < body_seal_count(memory))
+			return *output;
+		pool_seal(memory, *output, full);
+	}
+	*output = pool_take(memory, TAKER_RECLAIM, SEGMENT_OPEN, generation, epoch, job->opened_s);
+	if (*output)
+		segment_at(memory, *output)->filling_s = now_s;
+	return *output;
+}
+
+/* All but the soft word, which is the owner's to copy: in a sealed segment it is all that changes. */
+static void
+copy_item(struct item *to, const struct item *from, uint32_t size)
+{
+	to->cas_low = from->cas_low;
+	to->cas_high = from->cas_high;
+	to->soft = 0;
+	to->expiry = from->expiry;
+	to->sizes = from->sizes;
+	memcpy(to + 1, from + 1, size - ITEM_HEADER);
+}
+
+enum moved { MOVED, GONE, NO_ROOM };
+
+static enum moved
+move(struct memory *memory, const struct found *found, enum generation generation, unsigned reads, uint32_t now_s)
+{
+	const struct memory_observer *observer = memory->options.observer;
+	uint32_t output = output_for(memory, found, generation, now_s);
+
+	if (!output)
+		return NO_ROOM;
+	struct segment *s = segment_at(memory, output);
+	uint32_t offset = s->used / ITEM_ALIGN;
+	struct item *to = memory_address(&memory->arena, output, offset);
+
+	copy_item(to, found->item, found->size);
+	/* Counted first: as soon as the index names it, it may be reported dead. */
+	atomic_fetch_add(&s->live, found->size);
+	append_expect(s, found->item->expiry);
+	if (!memory->options.items->move(memory->options.items_context, found->item, found->segment, found->offset, output,
+					 offset, to, segment_epoch(memory, output), reads)) {
+		/* Nobody has seen the copy: the next one goes over it. */
+		atomic_fetch_sub(&s->live, found->size);
+		return GONE;
+	}
+	s->used += found->size;
+	memory_dead(memory, found->segment, found->size);
+	if (item_kinds(to) & ITEM_LARGE)
+		body_own(memory, to, output);
+	if (observer && observer->written)
+		observer->written(memory->options.observer_context, output, s->used);
+	COUNT(memory->moved_items, 1);
+	COUNT(memory->moved_bytes, found->size);
+	return MOVED;
+}
+
+unsigned
+walk_seal_outputs(struct memory *memory, uint32_t now_s, bool all)
+{
+	unsigned sealed = 0;
+
+	for (unsigned generation = 0; generation < GENERATIONS; generation++)
+		for (unsigned class = 0; class < TTL_CLASSES; class++) {
+			uint32_t *output = &memory->outputs[generation][class];
+
+			if (!*output || !append_seal_due(memory, *output, now_s, all))
+				continue;
+			pool_seal(memory, *output, false);
+			*output = 0;
+			sealed++;
+		}
+	return sealed;
+}
+
+/* --- walking -------------------------------------------------------------------------------------------------------------------- */
+
+/* What becomes of an item: where it goes and with how many reads, or -1 and why it leaves. */
+struct verdict {
+	int reads;
+	enum generation generation;
+	enum memory_reason reason;
+};
+
+static struct verdict
+judge(struct memory *memory, const struct found *found, uint32_t now_s)
+{
+	struct job *job = &memory->job;
+	struct verdict verdict = { -1, MAIN, job->reason };
+	unsigned score;
+	int reads;
+
+	if (segment_epoch(memory, found->segment) != memory_epoch(memory))
+		verdict.reason = MEMORY_FLUSHED;
+	else if (item_expired(found->item, now_s))
+		verdict.reason = MEMORY_EXPIRED;
+	else
+		switch (job->kind) {
+		case JOB_COMPACT:
+			verdict.generation = READ(memory->faces[found->segment].generation);
+			verdict.reads = reads_of(memory, found);
+			/* Without eviction nothing may be lost to a hint: a move that finds nothing to move does no harm. */
+			if (verdict.reads < 0 && !memory->options.evict)
+				verdict.reads = 0;
+			break;
+		case JOB_PROBATION:
+			reads = reads_of(memory, found);
+			if (reads >= 1)
+				verdict.reads = reads - 1;
+			break;
+		case JOB_MERGE:
+			reads = memory->reads[job->item];
+			if (reads > 15)
+				break;
+			score = score_of(reads, found->weight);
+			if (score == job->threshold && job->threshold_bytes >= found->weight)
+				job->threshold_bytes -= found->weight;
+			else if (score <= job->threshold)
+				break;
+			verdict.reads = reads > 0 ? reads - 1 : 0;
+			break;
+		default:
+			break;
+		}
+	return verdict;
+}
+
+/* The source is through: nothing names it any more. */
+static void
+finish_source(struct memory *memory)
+{
+	struct job *job = &memory->job;
+	uint32_t segment = job->sources[job->at++];
+
+	switch (job->kind) {
+	case JOB_COMPACT:
+		COUNT(memory->compacted_segments, 1);
+		break;
+	case JOB_MERGE:
+		COUNT(memory->merged_segments, 1);
+		break;
+	case JOB_PROBATION:
+		COUNT(memory->evicted_segments, 1);
+		break;
+	default:
+		COUNT(*(job->reason == MEMORY_EXPIRED	? &memory->expired_segments :
+			job->reason == MEMORY_FLUSHED ? &memory->flushed_segments :
+							&memory->dead_segments), 1);
+	}
+	job->offset = 0;
+	if (job->at == job->count)
+		job->kind = JOB_NONE;
+	pool_release(memory, segment);
+}
+
+/* Without a segment to move to and with nothing on its way: what can't be kept is put back. */
+static void
+abandon(struct memory *memory)
+{
+	struct job *job = &memory->job;
+
+	for (; job->at < job->count; job->at++)
+		pool_unclaim(memory, job->sources[job->at]);
+	job->kind = JOB_NONE;
+}
+
+static bool
+grace_pending(struct memory *memory)
+{
+	pthread_mutex_lock(&memory->pool);
+	bool pending = memory->grace.count > 0;
+	pthread_mutex_unlock(&memory->pool);
+	return pending;
+}
+
+enum step
+walk_sources(struct memory *memory, uint32_t now_s, struct budget budget)
+{
+	struct job *job = &memory->job;
+	enum moved moved;
+
+	while (job->kind != JOB_NONE && budget.items > 0 && budget.bytes > 0) {
+		struct found found;
+
+		find(memory, &found);
+		struct verdict verdict = judge(memory, &found, now_s);
+		if (verdict.reads >= 0) {
+			moved = move(memory, &found, verdict.generation, (unsigned)verdict.reads, now_s);
+			if (moved == NO_ROOM && grace_pending(memory))
+				return STEP_GRACE;
+			if (moved == NO_ROOM && !memory->options.evict) {
+				abandon(memory);
+				return STEP_IDLE;
+			}
+			if (moved == MOVED && job->kind == JOB_PROBATION)
+				COUNT(memory->promoted_items, 1);
+			if (moved != MOVED)
+				drop(memory, &found, MEMORY_EVICTED);
+		} else {
+			drop(memory, &found, verdict.reason);
+		}
+		job->item++;
+		job->offset += found.size;
+		budget.items--;
+		budget.bytes -= found.size < budget.bytes ? found.size : budget.bytes;
+		if (job->offset == segment_at(memory, found.segment)->used)
+			finish_source(memory);
+	}
+	return STEP_WORKED;
+}
+
+/* --- scores ---------------------------------------------------------------------------------------------------------------------- */
+
+/* From the best score down, as much as half of the sources' bytes (dead ones too: they leave first) holds. */
+static void
+set_threshold(struct memory *memory)
+{
+	struct job *job = &memory->job;
+	uint64_t room = 0;
+
+	for (uint32_t i = 0; i < job->count; i++)
+		room += memory->segment_bytes * (1 + (uint64_t)READ(segment_at(memory, job->sources[i])->bodies));
+	room /= 2;
+	job->threshold = SCORES - 1;
+	while (job->threshold > 0 && job->weight[job->threshold] <= room)
+		room -= job->weight[job->threshold--];
+	job->threshold_bytes = room;
+}
+
+enum step
+walk_scores(struct memory *memory, uint32_t now_s, struct budget budget)
+{
+	struct job *job = &memory->job;
+
+	while (budget.items > 0 && budget.bytes > 0) {
+		struct found found;
+
+		find(memory, &found);
+		int reads = item_expired(found.item, now_s) ? -1 : reads_of(memory, &found);
+		check(job->item < memory->reads_bytes);
+		memory->reads[job->item++] = reads < 0 ? 255 : (uint8_t)reads;
+		if (reads >= 0)
+			job->weight[score_of(reads, found.weight)] += found.weight;
+		job->offset += found.size;
+		budget.items--;
+		budget.bytes -= found.size < budget.bytes ? found.size : budget.bytes;
+		if (job->offset < segment_at(memory, found.segment)->used)
+			continue;
+		job->offset = 0;
+		if (++job->at < job->count)
+			continue;
+		set_threshold(memory);
+		job->at = job->item = 0;
+		job->kind = JOB_MERGE;
+		break;
+	}
+	return STEP_WORKED;
+}
