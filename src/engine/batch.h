@@ -59,6 +59,7 @@ struct batch {
 	uint32_t run_count;
 	uint32_t slot_count;
 	uint64_t bytes;	       /* unread bytes that front_receive saw */
+	bool again;	       /* set by engine_run: replies found no room; run again after sending, without waiting for events */
 	struct reply_out *out; /* the worker's: reset at each run, valid until front_send returns */
 	struct slot slots[BATCH_SLOTS];
 };

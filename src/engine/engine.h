@@ -14,6 +14,7 @@
 
 struct engine;
 struct store;
+struct store_thread;
 struct counters;
 
 /* The time, sampled once a turn by the worker. */
@@ -38,6 +39,8 @@ bool engine_text_printf(struct engine_text *text, const char *format, ...) __att
  */
 struct engine_admin {
 	enum status (*run)(void *context, const struct request *request, struct engine_text *text);
+	/* 'stats detail': called for each key while *detail_enabled (engine_options) is true. hit: FETCH only. */
+	void (*detail)(void *context, enum verb verb, struct slice key, bool hit);
 };
 
 struct engine_options {
@@ -47,19 +50,23 @@ struct engine_options {
 	uint64_t value_bytes_max;  /* -I */
 	uint64_t window_bytes_max; /* the front's ordinary read buffer */
 	uint64_t line_bytes_max;
-	uint64_t upload_bytes_max; /* chunks lent to arriving bodies, all workers together */
-	_Atomic uint64_t *upload_bytes; /* in use, shared by all workers */
+	uint64_t upload_bytes_max; /* chunks that this worker lends to arriving bodies */
+	_Atomic uint32_t *upload_waiters; /* streams parked for want of room, all workers together: the daemon's, starts at 0 */
 	uint32_t requests_a_turn;  /* -R: requests of one connection in one batch, at most BATCH_SLOTS */
 	bool flush_allowed;	   /* not -F */
 	bool strict;		   /* -o strict_protocol=close */
 	const char *version;	   /* what 'version' answers */
 	const struct engine_admin *admin;
+	const _Atomic bool *detail_enabled; /* NULL: never */
 	void *admin_context;
 	uint64_t reply_bytes_max;  /* a connection's replies in one batch, beyond which it yields (1 MiB) */
 };
 
 struct engine *engine_create(const struct engine_options *options);
 void engine_destroy(struct engine *engine);
+
+/* The worker's own store thread: whoever runs the loop begins and ends its turns (store_turn_begin, store_turn_end). */
+struct store_thread *engine_store_thread(struct engine *engine);
 
 /* An empty batch from this worker's pool; NULL when all are pending: receive nothing more now. */
 struct batch *engine_batch_borrow(struct engine *engine);
@@ -69,8 +76,14 @@ void engine_batch_return(struct engine *engine, struct batch **batch);
 /* Runs a new batch, or a pending one again: afterwards each run has this turn's pieces, and finished ones say so. */
 void engine_run(struct engine *engine, struct batch *batch, const struct engine_time *time);
 
-/* Streams whose parking is over, one a call, NULL at the end. *deadline_ns: when to ask again at the latest (0: no need). */
+/*
+ * Once a turn: streams whose parking is over, one a call, NULL at the end. *deadline_ns: Unix time at which to ask again at the
+ * latest (0: no need). Takes memory back from stalled uploads while others wait for it.
+ */
 struct stream *engine_unpark(struct engine *engine, const struct engine_time *time, uint64_t *deadline_ns);
+
+/* How a front pins what a peer didn't take; context: the struct store. */
+extern const struct batch_pins engine_pins;
 
 /* The stream is going away (not in a batch): gives back what the engine holds for it. */
 void engine_stream_end(struct engine *engine, struct stream *stream);

@@ -80,20 +80,22 @@ bury(struct change *change, bool keep_body)
 
 /* --- composing an item ---------------------------------------------------------------------------------------------------- */
 
-/* The soft word of the new item: as the present one's where access is carried over, else 'accessed now'. */
+/* The soft word of the new item: the access is now, or as the present item's where it is carried over. */
 static uint16_t
 first_soft(const struct change *change, uint32_t opened_s)
 {
-	const struct store_thread *thread = change->thread;
-	uint32_t now = thread->now_s > opened_s ? thread->now_s - opened_s : 0;
-	uint32_t at;
+	const struct store_draft *draft = &change->draft;
+	uint32_t at = change->thread->now_s;
+	uint16_t bits = draft->win_sent ? ITEM_SOFT_WIN : 0;
 
-	if (!change->draft.keep_access)
-		return (uint16_t)(item_soft_time(now) | (change->draft.access_now ? ITEM_SOFT_FETCHED : 0));
-	if (change->draft.access_now)
-		return (uint16_t)(item_soft_time(now) | ITEM_SOFT_FETCHED | (change->view.soft & ITEM_SOFT_WIN));
-	at = change->view.opened_s + item_soft_seconds(change->view.soft);
-	return (uint16_t)(item_soft_time(at > opened_s ? at - opened_s : 0) | (change->view.soft & ~ITEM_SOFT_TIME));
+	if (draft->keep_access) {
+		bits |= change->view.soft & ~ITEM_SOFT_TIME;
+		if (!draft->access_now)
+			at = change->view.opened_s + item_soft_seconds(change->view.soft);
+	}
+	if (draft->access_now)
+		bits |= ITEM_SOFT_FETCHED;
+	return (uint16_t)(bits | item_soft_time(at > opened_s ? at - opened_s : 0));
 }
 
 static void

@@ -197,6 +197,12 @@ store_memory(struct store *store)
 	return store->memory;
 }
 
+struct memory_thread *
+store_thread_memory(struct store_thread *thread)
+{
+	return thread->memory;
+}
+
 const struct classes *
 store_classes(const struct store *store)
 {

@@ -22,6 +22,9 @@ struct index_stats;
 struct memory_arena;
 struct memory_observer;
 struct memory_stats;
+struct memory_thread;
+struct memory;
+struct index;
 struct store;
 struct store_thread;
 
@@ -69,6 +72,7 @@ uint64_t store_hash(const struct store *store, const uint8_t *key, uint32_t key_
 uint64_t store_hash_seed(const struct store *store);
 struct index *store_index(struct store *store);
 struct memory *store_memory(struct store *store);
+struct memory_thread *store_thread_memory(struct store_thread *thread);
 
 /* --- reading --------------------------------------------------------------------------------------------------------------- */
 
@@ -140,6 +144,7 @@ struct store_draft {
 	bool key_binary;
 	bool keep_access;	    /* fetched, win and time of the present item are carried over */
 	bool access_now;	    /* fetched is set, as by a hit */
+	bool win_sent;		    /* the win is handed out with this write (vivify) */
 };
 
 /*

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include "engine/internal.h"
+
+#include "base/check.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define BATCHES_MAX 32		 /* per worker: this many may be pending at once */
+#define OUT_TEXT (256 * 1024)	 /* replies' text of one run: 256 misses, or hits of small values, fit many times over */
+#define OUT_COPY_MAX 512	 /* values up to this are copied beside their header: cheaper than an iovec of their own */
+#define TEXT_MAX (16 * 1024 * 1024)
+
+/* Text that one reply may take: its lines, an echo of meta flags, a small value. */
+#define REPLY_ROOM (COMPOSE_ROOM + TEXT_LINE_MAX + OUT_COPY_MAX)
+
+static void
+free_texts(struct engine *engine)
+{
+	for (uint32_t i = 0; i < engine->text_count; i++)
+		free(engine->texts[i].data);
+	engine->text_count = 0;
+}
+
+static void
+free_pool(struct engine *engine)
+{
+	while (engine->pool) {
+		struct batch *batch = engine->pool;
+
+		engine->pool = batch->next;
+		free(batch);
+	}
+}
+
+void
+engine_destroy(struct engine *engine)
+{
+	free_texts(engine);
+	free_pool(engine);
+	if (engine->accel_state)
+		engine->accel->destroy(engine->accel_state);
+	if (engine->thread)
+		store_thread_destroy(engine->thread);
+	free(engine->out.text);
+	free(engine->out.pieces);
+	free(engine->pieces);
+	free(engine->segments);
+	free(engine);
+}
+
+/* Everything that the worker will need, made at start. */
+static bool
+make_parts(struct engine *engine)
+{
+	uint32_t pieces_max = store_pieces_max(engine->store);
+
+	engine->thread = store_thread_create(engine->store, engine->options.worker, engine->counters);
+	engine->accel_state = engine->accel->create(&(struct accel_options){
+		.index = store_index(engine->store),
+		.view = {engine->arena.base, engine->arena.segment_shift, engine->arena.segments_max},
+		.seed = store_hash_seed(engine->store),
+	});
+	engine->out = (struct reply_out){
+		.text = malloc(OUT_TEXT),
+		.text_size = OUT_TEXT,
+		.pieces = calloc(BATCH_SLOTS * 3 + pieces_max + 8, sizeof(struct iovec)),
+		.piece_size = BATCH_SLOTS * 3 + pieces_max + 8,
+		.copy_max = OUT_COPY_MAX,
+	};
+	/* An append has the pieces of the present value and of the new one, which may be chunks. */
+	engine->pieces = calloc(pieces_max * 2 + memory_large_min(engine->memory) / UPLOAD_CHUNK + 4,
+				sizeof *engine->pieces);
+	engine->segments = calloc(pieces_max, sizeof *engine->segments);
+	for (int i = 0; i < BATCHES_MAX; i++) {
+		struct batch *batch = calloc(1, sizeof *batch);
+
+		if (!batch)
+			return false;
+		batch->next = engine->pool;
+		engine->pool = batch;
+	}
+	return engine->thread && engine->accel_state && engine->out.text && engine->out.pieces && engine->pieces &&
+	       engine->segments;
+}
+
+struct engine *
+engine_create(const struct engine_options *options)
+{
+	struct engine *engine = calloc(1, sizeof *engine);
+
+	if (!engine)
+		return NULL;
+	engine->options = *options;
+	engine->store = options->store;
+	engine->memory = store_memory(options->store);
+	engine->arena = *memory_arena(engine->memory);
+	engine->accel = &accel_cpu;
+	engine->counters = options->counters;
+	engine->limits = (struct parse_limits){
+		.value_bytes_max = options->value_bytes_max,
+		.window_bytes_max = options->window_bytes_max,
+		.line_bytes_max = options->line_bytes_max,
+		.strict = options->strict,
+	};
+	if (engine->options.requests_a_turn == 0 || engine->options.requests_a_turn > BATCH_SLOTS)
+		engine->options.requests_a_turn = BATCH_SLOTS;
+	if (!make_parts(engine)) {
+		engine_destroy(engine);
+		return NULL;
+	}
+	return engine;
+}
+
+struct store_thread *
+engine_store_thread(struct engine *engine)
+{
+	return engine->thread;
+}
+
+struct batch *
+engine_batch_borrow(struct engine *engine)
+{
+	struct batch *batch = engine->pool;
+
+	if (!batch)
+		return NULL;
+	engine->pool = batch->next;
+	batch->next = NULL;
+	batch->run_count = 0;
+	batch->slot_count = 0;
+	batch->bytes = 0;
+	batch->again = false;
+	return batch;
+}
+
+void
+engine_batch_return(struct engine *engine, struct batch **batch)
+{
+	(*batch)->next = engine->pool;
+	engine->pool = *batch;
+	*batch = NULL;
+}
+
+/* --- parse ----------------------------------------------------------------------------------------------------------------- */
+
+static struct slot *
+add_slot(struct batch *batch, uint32_t run)
+{
+	struct slot *slot = &batch->slots[batch->slot_count++];
+
+	slot->stage = SLOT_FIND;
+	slot->run = (uint16_t)run;
+	slot->hinted = false;
+	batch->runs[run].slot_count++;
+	return slot;
+}
+
+static void
+consume(struct stream *stream, size_t size)
+{
+	check(size <= stream->input_size);
+	stream->input += size;
+	stream->input_size -= size;
+}
+
+/* An arriving body goes first. False when the stream has nothing more to give at the moment. */
+static bool
+parse_upload(struct engine *engine, struct batch *batch, uint32_t index, struct slot *slot)
+{
+	struct stream *stream = batch->runs[index].stream;
+
+	switch (upload_advance(engine, stream, slot)) {
+	case UPLOAD_DONE:
+	case UPLOAD_SKIP:
+		add_slot(batch, index);
+		return true;
+	case UPLOAD_MORE:
+		return false;
+	case UPLOAD_PARKED:
+		stream->wish = STREAM_PARKED;
+		return false;
+	}
+	return false;
+}
+
+/* The next request of a stream's window. False when the stream has nothing more to give at the moment. */
+static bool
+parse_window(struct engine *engine, struct batch *batch, uint32_t index, struct slot *slot)
+{
+	struct stream *stream = batch->runs[index].stream;
+	size_t consumed = 0;
+
+	engine->limits.protocol = stream->protocol_fixed;
+	engine->limits.datagram = stream->datagram;
+	slot->upload = NULL;
+	switch (request_parse(&stream->parser, &engine->limits, stream->input, stream->input_size, &consumed,
+			      &slot->request, slot->key_decoded)) {
+	case PARSE_REQUEST:
+		consume(stream, consumed);
+		stream->last_command = slot->request.command;
+		add_slot(batch, index);
+		if (slot->request.verb == VERB_QUIT || (slot->request.options & REQUEST_CLOSE)) {
+			stream->wish = STREAM_CLOSE;
+			return false;
+		}
+		return true;
+	case PARSE_SKIP:
+		consume(stream, consumed);
+		return true;
+	case PARSE_BODY:
+		consume(stream, consumed);
+		stream->last_command = slot->request.command;
+		if (!upload_begin(engine, stream, slot))
+			add_slot(batch, index);
+		return true;
+	case PARSE_MORE:
+		stream->wanted = stream->parser.wanted;
+		if (stream->end_of_input || stream->datagram)
+			stream->wish = STREAM_CLOSE;
+		return false;
+	case PARSE_CLOSE:
+		counter_add(&engine->counters->lines_too_long, 1);
+		stream->wish = STREAM_CLOSE;
+		return false;
+	}
+	return false;
+}
+
+static void
+parse_run(struct engine *engine, struct batch *batch, uint32_t index)
+{
+	struct batch_run *run = &batch->runs[index];
+	struct stream *stream = run->stream;
+	bool more = true;
+
+	run->slot_first = run->slot_next = (uint16_t)batch->slot_count;
+	run->slot_count = 0;
+	run->wrote = run->blocked = run->finished = false;
+	stream->wish = STREAM_READ;
+	stream->wanted = 0;
+	while (more && batch->slot_count < BATCH_SLOTS && run->slot_count < engine->options.requests_a_turn) {
+		struct slot *slot = &batch->slots[batch->slot_count];
+
+		if (stream->upload)
+			more = parse_upload(engine, batch, index, slot);
+		else if (stream->input_size > 0)
+			more = parse_window(engine, batch, index, slot);
+		else
+			more = false;
+	}
+	/* Stopped by a bound: what is left goes on in a later batch. */
+	stream->more = more && stream->input_size > 0;
+	if (stream->more && run->slot_count > 0)
+		counter_add(&engine->counters->conn_yields, 1);
+	if (!more && stream->wish == STREAM_READ && (stream->end_of_input || stream->datagram))
+		stream->wish = STREAM_CLOSE;
+}
+
+/* --- find ------------------------------------------------------------------------------------------------------------------ */
+
+static bool
+wants_key(const struct request *request)
+{
+	return request->key_size > 0 && request->verb <= VERB_INSPECT;
+}
+
+/* Hashes and finds the keys of all new slots in one burst. */
+static void
+find_all(struct engine *engine, struct batch *batch)
+{
+	struct accel_burst burst = {.requests = engine->finds}, *submitted = &burst;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < batch->slot_count; i++) {
+		const struct request *request = &batch->slots[i].request;
+
+		if (batch->slots[i].stage != SLOT_FIND || !wants_key(request))
+			continue;
+		engine->finds[n].key = request->key;
+		engine->finds[n++].key_size = request->key_size;
+	}
+	if (n == 0)
+		return;
+	burst.count = n;
+	check(engine->accel->submit(engine->accel_state, &submitted));
+	while (!engine->accel->poll(engine->accel_state))
+		;
+	n = 0;
+	for (uint32_t i = 0; i < batch->slot_count; i++) {
+		struct slot *slot = &batch->slots[i];
+		const struct accel_request *find = &engine->finds[n];
+
+		if (slot->stage != SLOT_FIND || !wants_key(&slot->request))
+			continue;
+		slot->request.hash = find->hash;
+		slot->hint_number = find->number;
+		slot->hint_version = find->version;
+		slot->hint_entry = find->entry;
+		slot->hint_slot = find->slot;
+		slot->hinted = find->found != ACCEL_UNVERIFIED;
+		n++;
+	}
+}
+
+/* --- execute and compose --------------------------------------------------------------------------------------------------- */
+
+static bool
+has_room(const struct engine *engine)
+{
+	const struct reply_out *out = &engine->out;
+
+	return out->text_used + REPLY_ROOM <= out->text_size &&
+	       out->piece_used + 4 + store_pieces_max(engine->store) <= out->piece_size &&
+	       out->bytes < engine->options.reply_bytes_max;
+}
+
+static void
+execute_run(struct engine *engine, struct batch *batch, struct batch_run *run)
+{
+	struct reply_out *out = &engine->out;
+	uint16_t end = (uint16_t)(run->slot_first + run->slot_count);
+
+	run->piece_first = out->piece_first = out->piece_used;
+	out->bytes = 0;
+	while (run->slot_next < end) {
+		struct slot *slot = &batch->slots[run->slot_next];
+		struct reply reply;
+
+		if (!has_room(engine)) {
+			batch->again = true;
+			break;
+		}
+		if (!command_run(engine, run, slot, &reply)) {
+			slot->stage = SLOT_WAITING;
+			slot->hinted = false;
+			counter_add(&engine->counters->slots_waited, 1);
+			break;
+		}
+		reply_compose(out, &slot->request, &reply);
+		/* Key and flags that the reply echoes stand in the upload. */
+		if (slot->upload) {
+			upload_end(engine, slot->upload);
+			slot->upload = NULL;
+		}
+		slot->stage = SLOT_DONE;
+		run->slot_next++;
+	}
+	run->piece_count = out->piece_used - run->piece_first;
+	run->finished = run->slot_next == end;
+}
+
+void
+engine_run(struct engine *engine, struct batch *batch, const struct engine_time *time)
+{
+	bool fresh = batch->slot_count == 0;
+
+	engine->time = *time;
+	free_texts(engine);
+	engine->out.text_used = 0;
+	engine->out.piece_used = 0;
+	batch->out = &engine->out;
+	batch->again = false;
+	if (fresh) {
+		for (uint32_t i = 0; i < batch->run_count; i++)
+			parse_run(engine, batch, i);
+		find_all(engine, batch);
+		counter_add(&engine->counters->batches, 1);
+		counter_add(&engine->counters->batch_requests, batch->slot_count);
+	}
+	for (uint32_t i = 0; i < batch->run_count; i++) {
+		struct batch_run *run = &batch->runs[i];
+
+		run->piece_count = 0;
+		if (run->stream && !run->blocked && !run->finished)
+			execute_run(engine, batch, run);
+	}
+}
+
+/* --- pins and texts -------------------------------------------------------------------------------------------------------- */
+
+static bool
+in_arena(const struct memory_arena *arena, const void *bytes)
+{
+	const uint8_t *at = bytes;
+
+	return at >= arena->base && at < arena->base + ((uint64_t)arena->segments_max << arena->segment_shift);
+}
+
+static enum batch_bytes
+pin(void *context, const void *bytes, size_t size)
+{
+	struct memory *memory = store_memory(context);
+	const struct memory_arena *arena = memory_arena(memory);
+
+	(void)size;
+	if (!in_arena(arena, bytes))
+		return BATCH_PLAIN;
+	return memory_pin(memory, memory_segment_of(arena, bytes)) ? BATCH_PINNED : BATCH_REFUSED;
+}
+
+static void
+unpin(void *context, const void *bytes, size_t size)
+{
+	struct memory *memory = store_memory(context);
+
+	(void)size;
+	memory_unpin(memory, memory_segment_of(memory_arena(memory), bytes));
+}
+
+const struct batch_pins engine_pins = {.pin = pin, .unpin = unpin};
+
+bool
+engine_text_put(struct engine_text *text, const void *data, size_t size)
+{
+	if (text->size + size > TEXT_MAX)
+		return false;
+	if (text->size + size > text->room) {
+		size_t room = text->room ? text->room * 2 : 4096;
+		uint8_t *grown;
+
+		while (room < text->size + size)
+			room *= 2;
+		grown = realloc(text->data, room);
+		if (!grown)
+			return false;
+		text->data = grown;
+		text->room = room;
+	}
+	memcpy(text->data + text->size, data, size);
+	text->size += size;
+	return true;
+}
+
+bool
+engine_text_printf(struct engine_text *text, const char *format, ...)
+{
+	char line[2048];
+	va_list arguments;
+	int size;
+
+	va_start(arguments, format);
+	size = vsnprintf(line, sizeof line, format, arguments);
+	va_end(arguments);
+	return size >= 0 && engine_text_put(text, line, (size_t)size < sizeof line ? (size_t)size : sizeof line - 1);
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The engine's own structs, for its files: engine.c (the stages of a batch), command.c (what each verb does), upload.c (bodies that
+ * arrive in pieces).
+ */
+#ifndef ENGINE_INTERNAL_H
+#define ENGINE_INTERNAL_H
+
+#include "accel/accel.h"
+#include "base/counters.h"
+#include "engine/engine.h"
+#include "memory/memory.h"
+#include "store/store.h"
+
+#include <stdatomic.h>
+
+#define UPLOAD_CHUNK 16384		/* bytes of memory that are lent to an arriving body at a time */
+#define NUMBER_DIGITS_MAX 20 /* of 2^64 - 1; longer values are no numbers */
+#define UPLOAD_STALL_NS 1000000000ull	/* without progress for so long, an upload's memory may be taken back */
+#define UPLOAD_RETRY_NS 50000000ull	/* a parked upload is tried again at least this often */
+
+/* A body that arrives in pieces, and the request that it belongs to. In its engine's list, least recent progress first. */
+struct upload {
+	struct upload *previous, *next;
+	struct stream *stream;
+	struct request request; /* key and arguments stand behind this struct */
+	uint64_t received;	/* bytes of the body */
+	uint64_t progress_ns;	/* when the last ones came */
+	uint32_t piece_count;
+	uint32_t piece_room;
+	uint8_t end_size;	/* bytes of line end behind the body */
+	bool large;		/* pieces are segments of the store, else chunks of ours */
+	bool aborted;		/* its memory was taken back: the rest is swallowed */
+	bool published;		/* an item owns the segments now */
+	union {
+		uint8_t **chunks;
+		uint32_t *segments;
+	};
+};
+
+struct engine {
+	struct engine_options options;
+	struct store *store;
+	struct store_thread *thread;
+	struct memory *memory;
+	struct memory_arena arena;
+	const struct accel *accel;
+	struct accel_state *accel_state;
+	struct counters *counters;
+	struct engine_time time;
+	struct parse_limits limits;
+	struct batch *pool;
+	struct reply_out out;
+	struct slice *pieces;	  /* of one large value */
+	uint32_t *segments;	  /* of one body, for the draft */
+	char number_text[NUMBER_DIGITS_MAX]; /* the value of the present arithmetic request */
+	uint64_t upload_bytes;	  /* lent as chunks */
+	struct upload *upload_first, *upload_last;
+	struct stream *parked_first, *parked_last;
+	struct engine_text texts[BATCH_SLOTS]; /* of this run's replies */
+	uint32_t text_count;
+	struct accel_request finds[BATCH_SLOTS];
+};
+
+/* --- command.c --- */
+
+/* Runs one request; false when it must wait. Otherwise *reply is ready to be composed. */
+bool command_run(struct engine *engine, struct batch_run *run, struct slot *slot, struct reply *reply);
+
+/* --- upload.c --- */
+
+enum upload_status {
+	UPLOAD_DONE,   /* the body is whole: slot has the request */
+	UPLOAD_MORE,   /* more bytes must be read */
+	UPLOAD_PARKED, /* there is no room at the moment */
+	UPLOAD_SKIP,   /* it was aborted: the rest is being swallowed, the slot holds the refusal */
+};
+
+/* The line of a storage command was parsed, its body doesn't fit the window. False when memory ran out: slot holds a refusal. */
+bool upload_begin(struct engine *engine, struct stream *stream, struct slot *slot);
+enum upload_status upload_advance(struct engine *engine, struct stream *stream, struct slot *slot);
+/* Gives back what no item owns now, and the upload itself (with it the key and the flags of its request). */
+void upload_end(struct engine *engine, struct upload *upload);
+
+#endif

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Bodies that don't fit a read buffer. Memory is lent as bytes arrive: chunks of 16 KiB, or for a value that will own
+ * dedicated segments those segments themselves, so that it is never copied. Both are bounded; who finds none is parked, and
+ * while anybody waits, uploads without progress for a second lose what they hold: their rest is swallowed and answered with an error.
+ */
+#include "engine/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void
+list_append(struct engine *engine, struct upload *upload)
+{
+	upload->previous = engine->upload_last;
+	upload->next = NULL;
+	if (engine->upload_last)
+		engine->upload_last->next = upload;
+	else
+		engine->upload_first = upload;
+	engine->upload_last = upload;
+}
+
+static void
+list_remove(struct engine *engine, struct upload *upload)
+{
+	if (upload->previous)
+		upload->previous->next = upload->next;
+	else
+		engine->upload_first = upload->next;
+	if (upload->next)
+		upload->next->previous = upload->previous;
+	else
+		engine->upload_last = upload->previous;
+}
+
+static void
+release_memory(struct engine *engine, struct upload *upload)
+{
+	if (upload->large) {
+		if (!upload->published && upload->piece_count)
+			memory_body_release(engine->memory, upload->segments, upload->piece_count, false);
+	} else {
+		for (uint32_t i = 0; i < upload->piece_count; i++)
+			free(upload->chunks[i]);
+		engine->upload_bytes -= (uint64_t)upload->piece_count * UPLOAD_CHUNK;
+	}
+	upload->piece_count = 0;
+}
+
+void
+upload_end(struct engine *engine, struct upload *upload)
+{
+	release_memory(engine, upload);
+	list_remove(engine, upload);
+	free(upload);
+}
+
+/* A refusal in the slot. The answer needs no key. */
+static void
+refuse(struct slot *slot, enum status status)
+{
+	slot->request.status = (uint8_t)status;
+	slot->request.verb = VERB_REFUSE;
+	slot->request.key = NULL;
+	slot->request.key_size = 0;
+	slot->request.arguments = slice_make(NULL, 0);
+	slot->upload = NULL;
+}
+
+bool
+upload_begin(struct engine *engine, struct stream *stream, struct slot *slot)
+{
+	const struct request *request = &slot->request;
+	bool large = request->body_size > memory_large_min(engine->memory);
+	uint64_t unit = large ? 1ull << engine->arena.segment_shift : UPLOAD_CHUNK;
+	uint64_t count = (request->body_size + unit - 1) / unit;
+	size_t list = count * (large ? sizeof(uint32_t) : sizeof(uint8_t *));
+	struct upload *upload = malloc(sizeof *upload + list + request->key_size + request->arguments.size);
+	uint8_t *behind;
+
+	if (!upload) {
+		stream->parser.swallow = request->body_size + stream->parser.body_end;
+		refuse(slot, STATUS_NO_MEMORY_READ);
+		return false;
+	}
+	*upload = (struct upload){
+		.stream = stream,
+		.request = *request,
+		.progress_ns = engine->time.unix_ns,
+		.piece_room = (uint32_t)count,
+		.end_size = stream->parser.body_end,
+		.large = large,
+	};
+	upload->chunks = (uint8_t **)(upload + 1);
+	behind = (uint8_t *)(upload + 1) + list;
+	memcpy(behind, request->key, request->key_size);
+	upload->request.key = behind;
+	behind += request->key_size;
+	if (request->arguments.size)
+		memcpy(behind, request->arguments.data, request->arguments.size);
+	upload->request.arguments.data = behind;
+	list_append(engine, upload);
+	stream->upload = upload;
+	stream->sink_size = 0;
+	stream->sink_filled = 0;
+	counter_add(&engine->counters->uploads, 1);
+	return true;
+}
+
+/* Finds room for the next bytes of the body. MEMORY_FULL: there is none and none will come. */
+static enum memory_status
+find_room(struct engine *engine, struct upload *upload)
+{
+	struct stream *stream = upload->stream;
+	uint64_t left = upload->request.body_size - upload->received;
+	uint64_t unit = upload->large ? 1ull << engine->arena.segment_shift : UPLOAD_CHUNK;
+	uint8_t *room;
+
+	if (upload->large) {
+		uint32_t segment;
+		enum memory_status status = memory_body_borrow(store_thread_memory(engine->thread),
+							       engine->time.unix_s, &segment);
+
+		if (status != MEMORY_OK)
+			return status;
+		upload->segments[upload->piece_count++] = segment;
+		room = memory_address(&engine->arena, segment, 0);
+	} else {
+		if (engine->upload_bytes + UPLOAD_CHUNK > engine->options.upload_bytes_max)
+			return MEMORY_WAIT;
+		room = malloc(UPLOAD_CHUNK);
+		if (!room)
+			return MEMORY_WAIT;
+		engine->upload_bytes += UPLOAD_CHUNK;
+		upload->chunks[upload->piece_count++] = room;
+	}
+	stream->sink = room;
+	stream->sink_size = left < unit ? left : unit;
+	return MEMORY_OK;
+}
+
+/* Its memory is taken back; what is still to come of it will be swallowed and answered with an error. */
+static void
+abort_upload(struct engine *engine, struct upload *upload)
+{
+	release_memory(engine, upload);
+	upload->aborted = true;
+	upload->stream->sink = NULL;
+	upload->stream->sink_size = 0;
+	counter_add(&engine->counters->uploads_aborted, 1);
+}
+
+static void
+park(struct engine *engine, struct stream *stream)
+{
+	stream->parked_next = NULL;
+	if (engine->parked_last)
+		engine->parked_last->parked_next = stream;
+	else
+		engine->parked_first = stream;
+	engine->parked_last = stream;
+	atomic_fetch_add_explicit(engine->options.upload_waiters, 1, memory_order_relaxed);
+	counter_add(&engine->counters->uploads_parked, 1);
+}
+
+/* n bytes of the body stand in the sink. */
+static void
+took(struct engine *engine, struct upload *upload, size_t n)
+{
+	struct stream *stream = upload->stream;
+
+	upload->received += n;
+	stream->sink += n;
+	stream->sink_size -= n;
+	upload->progress_ns = engine->time.unix_ns;
+	list_remove(engine, upload);
+	list_append(engine, upload);
+}
+
+/* The body is whole: its line end is the last thing to come. */
+static enum upload_status
+finish(struct engine *engine, struct upload *upload, struct slot *slot)
+{
+	struct stream *stream = upload->stream;
+
+	stream->wanted = upload->end_size;
+	if (stream->input_size < upload->end_size)
+		return UPLOAD_MORE;
+	slot->request = upload->request;
+	slot->upload = upload;
+	stream->upload = NULL;
+	if (upload->end_size && memcmp(stream->input, "\r\n", 2) != 0) {
+		refuse(slot, STATUS_BAD_CHUNK);
+		upload_end(engine, upload);
+	}
+	stream->input += upload->end_size;
+	stream->input_size -= upload->end_size;
+	return UPLOAD_DONE;
+}
+
+/* The aborted upload's request goes on without a body: the store drops the old value, the client gets its error at once. */
+static enum upload_status
+skip_aborted(struct engine *engine, struct upload *upload, struct slot *slot)
+{
+	struct stream *stream = upload->stream;
+
+	stream->parser.swallow = upload->request.body_size + upload->end_size - upload->received;
+	slot->request = upload->request;
+	slot->request.status = STATUS_NO_MEMORY_READ;
+	memcpy(slot->key_decoded, upload->request.key, upload->request.key_size);
+	slot->request.key = slot->key_decoded;
+	slot->request.arguments = slice_make(NULL, 0);
+	slot->upload = NULL;
+	stream->upload = NULL;
+	stream->sink_filled = 0;
+	upload_end(engine, upload);
+	return UPLOAD_SKIP;
+}
+
+enum upload_status
+upload_advance(struct engine *engine, struct stream *stream, struct slot *slot)
+{
+	struct upload *upload = stream->upload;
+
+	if (stream->sink_filled && !upload->aborted) {
+		size_t filled = stream->sink_filled;
+
+		stream->sink_filled = 0;
+		took(engine, upload, filled);
+	}
+	while (upload->received < upload->request.body_size && !upload->aborted) {
+		size_t n;
+
+		if (stream->sink_size == 0) {
+			enum memory_status status = find_room(engine, upload);
+
+			if (status == MEMORY_WAIT) {
+				park(engine, stream);
+				return UPLOAD_PARKED;
+			}
+			if (status == MEMORY_FULL) {
+				abort_upload(engine, upload);
+				break;
+			}
+		}
+		if (stream->input_size == 0)
+			return UPLOAD_MORE;
+		n = stream->input_size < stream->sink_size ? stream->input_size : stream->sink_size;
+		memcpy(stream->sink, stream->input, n);
+		stream->input += n;
+		stream->input_size -= n;
+		took(engine, upload, n);
+	}
+	return upload->aborted ? skip_aborted(engine, upload, slot) : finish(engine, upload, slot);
+}
+
+/* Takes memory of this kind back from the upload that has been without progress longest, if for a second. */
+static bool
+abort_stalled(struct engine *engine, bool large)
+{
+	for (struct upload *upload = engine->upload_first; upload; upload = upload->next) {
+		if (engine->time.unix_ns - upload->progress_ns < UPLOAD_STALL_NS)
+			return false;
+		/* Whole ones wait in a slot for their turn. */
+		if (upload->large != large || upload->piece_count == 0 || upload->stream->upload != upload)
+			continue;
+		abort_upload(engine, upload);
+		return true;
+	}
+	return false;
+}
+
+static struct stream *
+unpark_first(struct engine *engine)
+{
+	struct stream *stream = engine->parked_first;
+
+	engine->parked_first = stream->parked_next;
+	if (!engine->parked_first)
+		engine->parked_last = NULL;
+	stream->parked_next = NULL;
+	atomic_fetch_sub_explicit(engine->options.upload_waiters, 1, memory_order_relaxed);
+	return stream;
+}
+
+/* The first parked stream, if it can go on: there is room for it, or never will be. */
+static struct stream *
+try_unpark(struct engine *engine)
+{
+	struct upload *upload = engine->parked_first->upload;
+	enum memory_status status = MEMORY_WAIT;
+
+	if (upload->aborted)
+		return unpark_first(engine);
+	status = find_room(engine, upload);
+	if (status == MEMORY_WAIT && abort_stalled(engine, upload->large))
+		status = upload->aborted ? MEMORY_FULL : find_room(engine, upload);
+	if (status == MEMORY_FULL && !upload->aborted)
+		abort_upload(engine, upload);
+	return status == MEMORY_WAIT ? NULL : unpark_first(engine);
+}
+
+struct stream *
+engine_unpark(struct engine *engine, const struct engine_time *time, uint64_t *deadline_ns)
+{
+	engine->time = *time;
+	*deadline_ns = 0;
+	if (engine->parked_first) {
+		struct stream *stream = try_unpark(engine);
+
+		if (stream)
+			return stream;
+		*deadline_ns = time->unix_ns + UPLOAD_RETRY_NS;
+	} else if (engine->upload_first) {
+		/* Segments are every worker's: another's stream may wait for what one of ours holds. */
+		bool waited_for = atomic_load_explicit(engine->options.upload_waiters, memory_order_relaxed) > 0;
+
+		if (waited_for)
+			abort_stalled(engine, true);
+		*deadline_ns = time->unix_ns + (waited_for ? UPLOAD_RETRY_NS : UPLOAD_STALL_NS);
+	}
+	return NULL;
+}
+
+static void
+unpark_stream(struct engine *engine, struct stream *stream)
+{
+	struct stream **link = &engine->parked_first, *previous = NULL;
+
+	for (; *link; previous = *link, link = &(*link)->parked_next) {
+		if (*link != stream)
+			continue;
+		*link = stream->parked_next;
+		if (engine->parked_last == stream)
+			engine->parked_last = previous;
+		atomic_fetch_sub_explicit(engine->options.upload_waiters, 1, memory_order_relaxed);
+		return;
+	}
+}
+
+void
+engine_stream_end(struct engine *engine, struct stream *stream)
+{
+	if (!stream->upload)
+		return;
+	unpark_stream(engine, stream);
+	upload_end(engine, stream->upload);
+	stream->upload = NULL;
+	stream->sink_size = 0;
+}
