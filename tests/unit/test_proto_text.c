@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The classic text protocol: bytes to requests. */
-#include "proto_table.h"
+#include "tests/lib/proto_table.h"
 
 #include <stdio.h>
 
