@@ -30,6 +30,7 @@ struct place {
 struct model {
 	uint64_t random;
 	uint32_t keys;
+	uint32_t keyless_percent;
 	uint64_t hashes[KEYS_MAX];
 	uint32_t current[KEYS_MAX]; /* place, 0: the key is absent */
 	uint8_t reads[KEYS_MAX];
@@ -135,7 +136,7 @@ do_set(struct model *model, uint32_t key)
 	struct index_locked locked;
 	struct index_find hint;
 	uint64_t entry;
-	bool keyless = next_random(model) % 8 == 0, existed = find(model, key, &hint, &entry);
+	bool keyless = next_random(model) % 100 < model->keyless_percent, existed = find(model, key, &hint, &entry);
 	uint32_t place = place_new(model, key, keyless);
 	int reads = next_random(model) % 4 == 0 ? (int)(next_random(model) % 16) : -1;
 
@@ -195,7 +196,7 @@ do_move(struct model *model, uint32_t key)
 	if (from == 0)
 		return;
 
-	uint32_t to = place_new(model, key, next_random(model) % 2);
+	uint32_t to = place_new(model, key, next_random(model) % 100 < 4 * model->keyless_percent);
 
 	index_lock(model->index, model->hashes[key], WRITER, &locked);
 	while ((slot = index_locked_next(&locked, &entry)) != NULL)
@@ -314,6 +315,7 @@ run(struct model *model, uint64_t seed)
 	uint32_t steps = 60000;
 	struct index_stats stats;
 
+	model->keyless_percent = next_random(model) % 2 ? 0 : 12;
 	model->keys = kind == SPREAD ? 2000 + (uint32_t)(next_random(model) % (KEYS_MAX - 2000)) : 1500;
 	for (uint32_t key = 0; key < model->keys; key++)
 		model->hashes[key] = hash_make(model, kind, key);
