@@ -45,7 +45,7 @@ def main():
             read = json.loads(subprocess.run(command + ["--ratio", "0:1", "--requests", "1000000"],
                                              stdout=subprocess.PIPE, check=True).stdout)
         stats = server.stats()
-        own = server.stats("halcyon")
+        own = server.own_stats()
     pause = own.get("index_growth_pause_max_us")
     rows = [
         ("items", "%s of %d" % (stats["curr_items"], arguments.items)),

@@ -142,6 +142,14 @@ class Running(Server):
     def counter(self, name, what=""):
         return int(self.stats(what)[name])
 
+    def own_stats(self):
+        """What `stats halcyon` answers; empty for a server that does not know it."""
+        with self.connect() as sock:
+            sock.sendall(b"stats halcyon\r\n")
+            if receive_exactly(sock, 5) == b"ERROR":
+                return {}
+        return self.stats("halcyon")
+
     def wait_for_counter(self, name, reached, what="", timeout=10.0):
         """Waits until reached(value) holds; returns the value, raises Failed when it takes too long."""
         end = time.monotonic() + timeout

@@ -96,7 +96,8 @@ watch(struct client *client, struct connection *connection, uint32_t events)
 
 	if (connection->events == events)
 		return;
-	epoll_ctl(client->epoll_fd, connection->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, connection->fd, &event);
+	epoll_ctl(client->epoll_fd, connection->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD,
+		connection->fd, &event);
 	connection->events = events;
 }
 
@@ -105,11 +106,12 @@ static void
 give_up(struct client *client, struct connection *connection, const char *why)
 {
 	complain(client, "connection %u: %s, with %u requests under way", connection->number, why,
-		 connection->under_way);
+		connection->under_way);
 	close(connection->fd);
 	connection->fd = -1;
 	if (connection->under_way == 0)
-		client->counts.errors++; /* nothing is missing, but it should not have been closed */
+		client->counts
+			.errors++; /* nothing is missing, but it should not have been closed */
 	client->counts.missing += connection->under_way;
 	client->under_way -= connection->under_way;
 	connection->under_way = 0;
@@ -163,7 +165,8 @@ add_set(struct client *client, struct connection *connection, char *at, uint64_t
 	asked->version = 1;
 	if (workload->sent) {
 		/* Only this connection writes the key, so a plain increment will do. */
-		asked->version = atomic_load_explicit(&workload->sent[key], memory_order_relaxed) + 1;
+		asked->version =
+			atomic_load_explicit(&workload->sent[key], memory_order_relaxed) + 1;
 		atomic_store_explicit(&workload->sent[key], asked->version, memory_order_release);
 	}
 	return client->shared->protocol->write_set(workload, at, asked->key, asked->version);
@@ -180,10 +183,12 @@ add_get(struct client *client, struct connection *connection, char *at, uint64_t
 	slot->is_set = false;
 	slot->keys = (uint16_t)count;
 	for (unsigned i = 0; i < count; i++) {
-		uint32_t key = (uint32_t)workload_below(workload_random(&client->random), workload->keys);
+		uint32_t key =
+			(uint32_t)workload_below(workload_random(&client->random), workload->keys);
 		client->keys[i] = asked[i].key = key;
-		asked[i].version =
-			workload->acked ? atomic_load_explicit(&workload->acked[key], memory_order_acquire) : 0;
+		asked[i].version = workload->acked ? atomic_load_explicit(&workload->acked[key],
+							     memory_order_acquire)
+						   : 0;
 	}
 	return client->shared->protocol->write_get(workload, at, client->keys, count);
 }
@@ -198,7 +203,8 @@ add_request(struct client *client, struct connection *connection, char *at, uint
 	if (client->phase == CLIENT_FILL) {
 		if (connection->fill_next == connection->owned)
 			return NULL;
-		return add_set(client, connection, at, connection->number + all * connection->fill_next++, now);
+		return add_set(client, connection, at,
+			connection->number + all * connection->fill_next++, now);
 	}
 	if (client->stopping || client->left == 0)
 		return NULL;
@@ -242,7 +248,8 @@ fill_pipeline(struct client *client, struct connection *connection)
 
 	if (connection->fd < 0)
 		return;
-	if (connection->unsent_size && !send_bytes(client, connection, connection->unsent, connection->unsent_size))
+	if (connection->unsent_size &&
+		!send_bytes(client, connection, connection->unsent, connection->unsent_size))
 		return;
 	while (connection->unsent_size == 0 && connection->under_way < options->pipeline) {
 		uint64_t now = client_now_ns();
@@ -255,7 +262,7 @@ fill_pipeline(struct client *client, struct connection *connection)
 			at = end;
 		}
 		if (at == client->send ||
-		    !send_bytes(client, connection, client->send, (size_t)(at - client->send)))
+			!send_bytes(client, connection, client->send, (size_t)(at - client->send)))
 			return;
 	}
 }
@@ -269,8 +276,9 @@ note_misses(struct client *client, const struct asked *asked, unsigned count)
 			continue;
 		client->counts.lost++;
 		if (client->shared->options->strict)
-			complain(client, "key %" PRIu32 ": missing, though version %" PRIu32 " was stored",
-				 asked[i].key, asked[i].version);
+			complain(client,
+				"key %" PRIu32 ": missing, though version %" PRIu32 " was stored",
+				asked[i].key, asked[i].version);
 	}
 }
 
@@ -282,20 +290,22 @@ check_value(struct client *client, const struct asked *asked, const struct reply
 
 	if (!workload->sent)
 		return;
-	enum workload_verdict verdict =
-		workload_check_value(workload, asked->key, asked->version, reply->value, reply->value_size, &version);
+	enum workload_verdict verdict = workload_check_value(
+		workload, asked->key, asked->version, reply->value, reply->value_size, &version);
 	if (verdict == WORKLOAD_RIGHT)
 		return;
 	client->counts.wrong++;
-	complain(client, "key %" PRIu32 ": %s (got %" PRIu64 " bytes that say version %" PRIu32
-		 "; versions %" PRIu32 " to %" PRIu32 " may come)",
-		 asked->key, workload_verdict_text(verdict), reply->value_size, version, asked->version,
-		 atomic_load(&workload->sent[asked->key]));
+	complain(client,
+		"key %" PRIu32 ": %s (got %" PRIu64 " bytes that say version %" PRIu32
+		"; versions %" PRIu32 " to %" PRIu32 " may come)",
+		asked->key, workload_verdict_text(verdict), reply->value_size, version,
+		asked->version, atomic_load(&workload->sent[asked->key]));
 }
 
 /* A value answers the next key of the get that has its name; those before it were missed. */
 static bool
-take_value(struct client *client, struct slot *slot, const struct asked *asked, const struct reply *reply)
+take_value(struct client *client, struct slot *slot, const struct asked *asked,
+	const struct reply *reply)
 {
 	struct workload *workload = client->shared->workload;
 	unsigned i = slot->answered;
@@ -334,14 +344,16 @@ end_slot(struct client *client, struct connection *connection, struct slot *slot
 
 /* Matches a reply with the oldest request under way. False when it cannot be an answer to that. */
 static bool
-take_reply(struct client *client, struct connection *connection, const struct reply *reply, uint64_t now)
+take_reply(struct client *client, struct connection *connection, const struct reply *reply,
+	uint64_t now)
 {
 	struct workload *workload = client->shared->workload;
 
 	if (connection->under_way == 0 || reply->kind == REPLY_BROKEN)
 		return false;
 	struct slot *slot = &connection->slots[connection->head];
-	struct asked *asked = connection->asked + (size_t)connection->head * client->shared->options->multiget;
+	struct asked *asked =
+		connection->asked + (size_t)connection->head * client->shared->options->multiget;
 	switch (reply->kind) {
 	case REPLY_VALUE:
 		return take_value(client, slot, asked, reply);
@@ -354,26 +366,32 @@ take_reply(struct client *client, struct connection *connection, const struct re
 		if (!slot->is_set)
 			return false;
 		if (workload->acked)
-			atomic_store_explicit(&workload->acked[asked->key], asked->version, memory_order_release);
+			atomic_store_explicit(
+				&workload->acked[asked->key], asked->version, memory_order_release);
 		break;
 	case REPLY_REFUSED:
 		client->counts.refused++;
 		if (!client->shared->options->refusals)
-			complain(client, "%s answered: %.*s", slot->is_set ? "set" : "get", (int)reply->line_size,
-				 reply->line);
+			complain(client, "%s answered: %.*s", slot->is_set ? "set" : "get",
+				(int)reply->line_size, reply->line);
 		break;
 	default:
 		client->counts.errors++;
-		complain(client, "%s of key %" PRIu32 " answered: %.*s", slot->is_set ? "set" : "get", asked->key,
-			 (int)(reply->line_size < 200 ? reply->line_size : 200), reply->line);
+		complain(client, "%s of key %" PRIu32 " answered: %.*s",
+			slot->is_set ? "set" : "get", asked->key,
+			(int)(reply->line_size < 200 ? reply->line_size : 200), reply->line);
 	}
 	end_slot(client, connection, slot, now);
 	return true;
 }
 
-/* Cuts all whole replies off the received bytes. Returns how many bytes are left, or -1 when the stream is lost. */
+/*
+ * Cuts all whole replies off the received bytes. Returns how many bytes are left, or -1 when the
+ * stream is lost.
+ */
 static ssize_t
-take_replies(struct client *client, struct connection *connection, const char *at, size_t size, size_t *wanted)
+take_replies(struct client *client, struct connection *connection, const char *at, size_t size,
+	size_t *wanted)
 {
 	uint64_t now = client_now_ns();
 	struct reply reply;
@@ -385,8 +403,9 @@ take_replies(struct client *client, struct connection *connection, const char *a
 			break;
 		if (!take_reply(client, connection, &reply, now)) {
 			client->counts.errors++;
-			complain(client, "connection %u: answer fits no request: %.*s", connection->number,
-				 (int)(reply.line_size < 200 ? reply.line_size : 200), reply.line);
+			complain(client, "connection %u: answer fits no request: %.*s",
+				connection->number,
+				(int)(reply.line_size < 200 ? reply.line_size : 200), reply.line);
 			return -1;
 		}
 		at += used;
@@ -417,12 +436,15 @@ receive(struct client *client, struct connection *connection)
 		give_up(client, connection, "out of step");
 		return;
 	}
-	/* Room for the whole of a large value at once, so that it is not copied at each doubling. */
+	/*
+	 * Room for the whole of a large value at once, so that it is not copied at each doubling.
+	 */
 	connection->partial_size = (size_t)left;
 	connection->partial = grow(connection->partial, &connection->partial_room, (size_t)left);
 	memcpy(connection->partial, client->receive + size - (size_t)left, (size_t)left);
 	if (wanted)
-		client->receive = grow(client->receive, &client->receive_size, wanted + RECEIVE_SIZE);
+		client->receive =
+			grow(client->receive, &client->receive_size, wanted + RECEIVE_SIZE);
 }
 
 static bool
@@ -474,35 +496,41 @@ client_run(struct client *client, enum client_phase phase, uint64_t requests, ui
 			last_ns = now;
 		for (int i = 0; i < count; i++) {
 			struct connection *connection = events[i].data.ptr;
-			if (connection->fd >= 0 && events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP))
+			if (connection->fd >= 0 &&
+				events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP))
 				receive(client, connection);
 			fill_pipeline(client, connection);
 		}
-		atomic_store_explicit(&client->progress, client->counts.requests, memory_order_relaxed);
+		atomic_store_explicit(
+			&client->progress, client->counts.requests, memory_order_relaxed);
 		if (now - last_ns > patience_ns) {
 			for (unsigned i = 0; i < client->connection_count; i++)
 				if (client->connections[i].fd >= 0)
-					give_up(client, &client->connections[i], "no answer in time");
+					give_up(client, &client->connections[i],
+						"no answer in time");
 		}
 	}
 }
 
 static int
-create_connection(struct client *client, struct connection *connection, unsigned number, char *error,
-		  size_t error_size)
+create_connection(struct client *client, struct connection *connection, unsigned number,
+	char *error, size_t error_size)
 {
 	const struct options *options = client->shared->options;
 
 	connection->number = number;
 	if (options->keys > number)
-		connection->owned = (options->keys - number + options->connections - 1) / options->connections;
+		connection->owned =
+			(options->keys - number + options->connections - 1) / options->connections;
 	connection->slots = calloc(options->pipeline, sizeof *connection->slots);
-	connection->asked = calloc(options->pipeline * options->multiget, sizeof *connection->asked);
+	connection->asked =
+		calloc(options->pipeline * options->multiget, sizeof *connection->asked);
 	if (!connection->slots || !connection->asked) {
 		snprintf(error, error_size, "no memory for connection %u", number);
 		return -1;
 	}
-	connection->fd = dial_connect(client->shared->address, (int)(options->timeout * 1000), error, error_size);
+	connection->fd = dial_connect(
+		client->shared->address, (int)(options->timeout * 1000), error, error_size);
 	if (connection->fd < 0)
 		return -1;
 	watch(client, connection, EPOLLIN);
@@ -510,12 +538,15 @@ create_connection(struct client *client, struct connection *connection, unsigned
 }
 
 struct client *
-client_create(struct client_shared *shared, unsigned first, unsigned count, char *error, size_t error_size)
+client_create(struct client_shared *shared, unsigned first, unsigned count, char *error,
+	size_t error_size)
 {
 	const struct options *options = shared->options;
 	struct client *client = calloc(1, sizeof *client);
-	size_t request_size = shared->protocol->set_size_max(shared->workload) + options->value_size.second;
-	size_t get_size = shared->protocol->get_size_max(shared->workload, (unsigned)options->multiget);
+	size_t request_size =
+		shared->protocol->set_size_max(shared->workload) + options->value_size.second;
+	size_t get_size =
+		shared->protocol->get_size_max(shared->workload, (unsigned)options->multiget);
 
 	if (!client) {
 		snprintf(error, error_size, "no memory for a thread");
@@ -535,9 +566,11 @@ client_create(struct client_shared *shared, unsigned first, unsigned count, char
 	}
 	for (unsigned i = 0; i < count; i++)
 		client->connections[i].fd = -1;
-	for (client->connection_count = 0; client->connection_count < count; client->connection_count++) {
+	for (client->connection_count = 0; client->connection_count < count;
+		client->connection_count++) {
 		struct connection *connection = &client->connections[client->connection_count];
-		if (create_connection(client, connection, first + client->connection_count, error, error_size)) {
+		if (create_connection(client, connection, first + client->connection_count, error,
+			    error_size)) {
 			client->connection_count++;
 			client_destroy(&client);
 			return NULL;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * client: one thread's share of the load: its connections, their event loop, what is under way and what came back.
+ * client: one thread's share of the load: its connections, their event loop, what is under way and
+ * what came back.
  *
- * A connection keeps up to 'pipeline' requests under way in a ring of slots, oldest first; a slot knows what was
- * asked, when, and what may be answered. Bytes are read into one buffer of the thread; only an incomplete reply is
- * kept by its connection.
+ * A connection keeps up to 'pipeline' requests under way in a ring of slots, oldest first; a slot
+ * knows what was asked, when, and what may be answered. Bytes are read into one buffer of the
+ * thread; only an incomplete reply is kept by its connection.
  */
 #ifndef TOOLS_BENCH_CLIENT_H
 #define TOOLS_BENCH_CLIENT_H
@@ -46,36 +47,32 @@ struct client_shared {
 };
 
 /*
- * A client for the connections first .. first + count - 1 of all, which it opens. NULL with one line in error.
- * One thread uses it at a time.
+ * A client for the connections first .. first + count - 1 of all, which it opens. NULL with one
+ * line in error. One thread uses it at a time.
  */
-struct client *
-client_create(struct client_shared *shared, unsigned first, unsigned count, char *error, size_t error_size);
+struct client *client_create(struct client_shared *shared, unsigned first, unsigned count,
+	char *error, size_t error_size);
 
 /* Close the connections, free all, set *client to NULL. */
-void
-client_destroy(struct client **client);
+void client_destroy(struct client **client);
 
 /*
- * Run one phase to its end. requests bounds the phase (for CLIENT_RUN; 0 is no bound), as does deadline_ns on
- * CLOCK_MONOTONIC (0 is none). Afterwards counts and latencies of that phase can be read.
+ * Run one phase to its end. requests bounds the phase (for CLIENT_RUN; 0 is no bound), as does
+ * deadline_ns on CLOCK_MONOTONIC (0 is none). Afterwards counts and latencies of that phase can be
+ * read.
  */
-void
-client_run(struct client *client, enum client_phase phase, uint64_t requests, uint64_t deadline_ns);
+void client_run(
+	struct client *client, enum client_phase phase, uint64_t requests, uint64_t deadline_ns);
 
-const struct client_counts *
-client_counts(const struct client *client);
+const struct client_counts *client_counts(const struct client *client);
 
 /* Nanoseconds a request. */
-const struct histogram *
-client_latencies(const struct client *client);
+const struct histogram *client_latencies(const struct client *client);
 
 /* Requests answered so far in this phase; any thread may ask. */
-uint64_t
-client_progress(const struct client *client);
+uint64_t client_progress(const struct client *client);
 
 /* CLOCK_MONOTONIC in nanoseconds. */
-uint64_t
-client_now_ns(void);
+uint64_t client_now_ns(void);
 
 #endif

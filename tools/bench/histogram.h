@@ -2,10 +2,12 @@
 /*
  * histogram: counts of latencies, log-linear.
  *
- * Each power of two is cut into 128 equal steps, so a value is known to better than 0.8 % whatever its size, and
- * values below 256 exactly:
+ * Each power of two is cut into 128 equal steps, so a value is known to better than 0.8 % whatever
+ * its size, and values below 256 exactly:
  *
- *     0 .. 255 | 256 .. 511 by 2 | 512 .. 1023 by 4 | ... up to 2^40 - 1 (18 minutes in ns); above counts as that
+ *     0 .. 255 | 256 .. 511 by 2 | 512 .. 1023 by 4 | ... up to 2^40 - 1
+ *
+ * (18 minutes in ns); what is above counts in the last cell.
  *
  * One thread writes a histogram; merge when the writers have stopped.
  */
@@ -47,11 +49,12 @@ histogram_add(struct histogram *histogram, uint64_t value)
 	histogram->cells[histogram_cell(value)]++;
 }
 
-void
-histogram_merge(struct histogram *into, const struct histogram *from);
+void histogram_merge(struct histogram *into, const struct histogram *from);
 
-/* The value that share (0 to 1) of the counts do not exceed: the upper end of its step, never above max. */
-uint64_t
-histogram_quantile(const struct histogram *histogram, double share);
+/*
+ * The value that share (0 to 1) of the counts do not exceed: the upper end of its step, never above
+ * max.
+ */
+uint64_t histogram_quantile(const struct histogram *histogram, double share);
 
 #endif

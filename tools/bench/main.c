@@ -73,8 +73,9 @@ show_progress(const struct thread *threads, unsigned count, double elapsed, uint
 
 	for (unsigned i = 0; i < count; i++)
 		answered += client_progress(threads[i].client);
-	fprintf(stderr, "\r%s %5.0f s  %12llu requests  %9llu/s ", threads[0].phase == CLIENT_FILL ? "fill" : "run ",
-		elapsed, (unsigned long long)answered, (unsigned long long)(answered - *before));
+	fprintf(stderr, "\r%s %5.0f s  %12llu requests  %9llu/s ",
+		threads[0].phase == CLIENT_FILL ? "fill" : "run ", elapsed,
+		(unsigned long long)answered, (unsigned long long)(answered - *before));
 	*before = answered;
 }
 
@@ -109,8 +110,8 @@ wait_for(struct thread *threads, unsigned count, uint64_t start_ns, bool show)
 }
 
 static int
-run_phase(struct thread *threads, unsigned count, const struct options *options, enum client_phase phase,
-	  struct report_phase *report)
+run_phase(struct thread *threads, unsigned count, const struct options *options,
+	enum client_phase phase, struct report_phase *report)
 {
 	uint64_t start_ns = client_now_ns();
 	double cpu_before = cpu_seconds();
@@ -123,10 +124,14 @@ run_phase(struct thread *threads, unsigned count, const struct options *options,
 		threads[i].phase = phase;
 		threads[i].requests = phase == CLIENT_RUN ? share : 0;
 		threads[i].deadline_ns = 0;
-		/* Where requests are counted, a thread whose share is none must not run without end. */
+		/*
+		 * Where requests are counted, a thread whose share is none must not run without
+		 * end.
+		 */
 		if (phase == CLIENT_RUN && (options->requests == 0 || share == 0))
 			threads[i].deadline_ns =
-				start_ns + (options->requests ? 0 : (uint64_t)(options->seconds * 1e9)) + 1;
+				start_ns +
+				(options->requests ? 0 : (uint64_t)(options->seconds * 1e9)) + 1;
 		atomic_store(&threads[i].done, false);
 		if (pthread_create(&threads[i].id, NULL, run_thread, &threads[i])) {
 			fprintf(stderr, "halcyon-bench: cannot start thread %u\n", i);
@@ -157,7 +162,8 @@ run(const struct options *options, struct client_shared *shared)
 		status = EXIT_FAILED;
 	}
 	for (unsigned i = 0; status == 0 && i < count; i++) {
-		unsigned share = (unsigned)(options->connections / count + (i < options->connections % count));
+		unsigned share = (unsigned)(options->connections / count +
+					    (i < options->connections % count));
 		threads[i].client = client_create(shared, first, share, error, sizeof error);
 		first += share;
 		if (!threads[i].client) {

@@ -34,14 +34,12 @@ struct options {
 };
 
 /* The table: for parsing, --help and the manual page. */
-const struct optable *
-options_table(void);
+const struct optable *options_table(void);
 
 /*
- * Check what one row alone cannot: that the options fit each other. 0, or -1 with one line in error.
- * Fills in what follows from others (requests where neither it nor seconds was given).
+ * Check what one row alone cannot: that the options fit each other. 0, or -1 with one line in
+ * error. Fills in what follows from others (requests where neither it nor seconds was given).
  */
-int
-options_check(struct options *options, char *error, size_t error_size);
+int options_check(struct options *options, char *error, size_t error_size);
 
 #endif

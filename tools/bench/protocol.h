@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * protocol: the contract of a wire protocol: how requests are written and replies are cut from a stream of bytes.
- * It does no I/O and keeps no state; what a reply answers is the caller's to know, for replies come in order.
+ * protocol: the contract of a wire protocol: how requests are written and replies are cut from a
+ * stream of bytes. It does no I/O and keeps no state; what a reply answers is the caller's to know,
+ * for replies come in order.
  */
 #ifndef TOOLS_BENCH_PROTOCOL_H
 #define TOOLS_BENCH_PROTOCOL_H
@@ -35,16 +36,17 @@ struct protocol {
 	size_t (*get_size_max)(const struct workload *workload, unsigned keys);
 	size_t (*set_size_max)(const struct workload *workload);
 	/* Write a request; returns its end. */
-	char *(*write_get)(const struct workload *workload, char *at, const uint32_t *keys, unsigned count);
-	char *(*write_set)(const struct workload *workload, char *at, uint32_t key, uint32_t version);
+	char *(*write_get)(
+		const struct workload *workload, char *at, const uint32_t *keys, unsigned count);
+	char *(*write_set)(
+		const struct workload *workload, char *at, uint32_t key, uint32_t version);
 	/*
-	 * Cut one reply from the bytes; returns how many it took, or 0 when it is not whole yet. *wanted is then
-	 * how many bytes the whole will take, as far as that can be told, else 0.
+	 * Cut one reply from the bytes; returns how many it took, or 0 when it is not whole yet.
+	 * *wanted is then how many bytes the whole will take, as far as that can be told, else 0.
 	 */
 	size_t (*parse)(const char *at, size_t size, struct reply *reply, size_t *wanted);
 };
 
-const struct protocol *
-protocol_text(void);
+const struct protocol *protocol_text(void);
 
 #endif

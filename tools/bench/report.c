@@ -19,9 +19,22 @@ static const struct {
 	const char *name;
 	size_t offset;
 } count_rows[] = {
-#define COUNT(name) {#name, offsetof(struct client_counts, name)}
-	COUNT(requests), COUNT(sets),	COUNT(gets),	COUNT(hits),	COUNT(misses),	   COUNT(lost),
-	COUNT(refused),	 COUNT(errors), COUNT(wrong),	COUNT(missing), COUNT(bytes_sent), COUNT(bytes_received),
+#define COUNT(name)                                                                                \
+	{                                                                                          \
+#name, offsetof(struct client_counts, name)                                        \
+	}
+	COUNT(requests),
+	COUNT(sets),
+	COUNT(gets),
+	COUNT(hits),
+	COUNT(misses),
+	COUNT(lost),
+	COUNT(refused),
+	COUNT(errors),
+	COUNT(wrong),
+	COUNT(missing),
+	COUNT(bytes_sent),
+	COUNT(bytes_received),
 #undef COUNT
 };
 
@@ -29,8 +42,11 @@ static const struct {
 	const char *name;
 	double share;
 } quantile_rows[] = {
-	{"latency_p50_us", 0.5},   {"latency_p90_us", 0.9},	{"latency_p99_us", 0.99},
-	{"latency_p999_us", 0.999}, {"latency_p9999_us", 0.9999},
+	{"latency_p50_us", 0.5},
+	{"latency_p90_us", 0.9},
+	{"latency_p99_us", 0.99},
+	{"latency_p999_us", 0.999},
+	{"latency_p9999_us", 0.9999},
 };
 
 struct printer {
@@ -44,9 +60,11 @@ static void
 print_name(struct printer *printer, const char *name)
 {
 	if (printer->json)
-		fprintf(printer->out, "%s\n  \"%s%s\": ", printer->first ? "{" : ",", printer->prefix, name);
+		fprintf(printer->out, "%s\n  \"%s%s\": ", printer->first ? "{" : ",",
+			printer->prefix, name);
 	else
-		fprintf(printer->out, "%s%-*s ", printer->prefix, (int)(24 - strlen(printer->prefix)), name);
+		fprintf(printer->out, "%s%-*s ", printer->prefix,
+			(int)(24 - strlen(printer->prefix)), name);
 	printer->first = false;
 }
 
@@ -64,20 +82,25 @@ print_phase(struct printer *printer, const struct report_phase *phase)
 
 	printer->prefix = phase->phase == CLIENT_FILL ? "fill_" : "";
 	for (size_t i = 0; i < sizeof count_rows / sizeof count_rows[0]; i++) {
-		uint64_t count = *(const uint64_t *)((const char *)&phase->counts + count_rows[i].offset);
+		uint64_t count =
+			*(const uint64_t *)((const char *)&phase->counts + count_rows[i].offset);
 		print_name(printer, count_rows[i].name);
 		fprintf(printer->out, printer->json ? "%llu" : "%llu\n", (unsigned long long)count);
 	}
 	print_decimal(printer, "seconds", phase->seconds, 3);
-	print_decimal(printer, "requests_per_second", phase->seconds > 0 ? requests / phase->seconds : 0, 0);
-	print_decimal(printer, "bench_cpu_us_a_request", requests > 0 ? phase->cpu_seconds * 1e6 / requests : 0, 3);
+	print_decimal(printer, "requests_per_second",
+		phase->seconds > 0 ? requests / phase->seconds : 0, 0);
+	print_decimal(printer, "bench_cpu_us_a_request",
+		requests > 0 ? phase->cpu_seconds * 1e6 / requests : 0, 3);
 	if (phase->latencies.count == 0)
 		return;
 	print_decimal(printer, "latency_mean_us",
-		      (double)phase->latencies.sum / (double)phase->latencies.count / 1000, 1);
+		(double)phase->latencies.sum / (double)phase->latencies.count / 1000, 1);
 	for (size_t i = 0; i < sizeof quantile_rows / sizeof quantile_rows[0]; i++)
 		print_decimal(printer, quantile_rows[i].name,
-			      (double)histogram_quantile(&phase->latencies, quantile_rows[i].share) / 1000, 1);
+			(double)histogram_quantile(&phase->latencies, quantile_rows[i].share) /
+				1000,
+			1);
 	print_decimal(printer, "latency_max_us", (double)phase->latencies.max / 1000, 1);
 }
 

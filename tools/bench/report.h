@@ -13,15 +13,12 @@ struct report_phase {
 	double cpu_seconds; /* that this program used */
 };
 
-void
-report_add(struct report_phase *phase, const struct client *client);
+void report_add(struct report_phase *phase, const struct client *client);
 
 /* Print the phases in order, each name once. */
-void
-report_print(const struct report_phase *phases, unsigned count, bool json, FILE *out);
+void report_print(const struct report_phase *phases, unsigned count, bool json, FILE *out);
 
 /* Whether the phase went as it must under these options; the exit status hangs on it. */
-bool
-report_is_good(const struct report_phase *phase, const struct options *options);
+bool report_is_good(const struct report_phase *phase, const struct options *options);
 
 #endif

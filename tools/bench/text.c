@@ -83,9 +83,11 @@ kind_of_line(const struct reply *reply)
 		return REPLY_STORED;
 	if (reply->line_size == 10 && memcmp(reply->line, "NOT_STORED", 10) == 0)
 		return REPLY_NOT_STORED;
-	if (starts(reply, "SERVER_ERROR out of memory") || starts(reply, "SERVER_ERROR Out of memory"))
+	if (starts(reply, "SERVER_ERROR out of memory") ||
+		starts(reply, "SERVER_ERROR Out of memory"))
 		return REPLY_REFUSED;
-	if (starts(reply, "ERROR") || starts(reply, "CLIENT_ERROR") || starts(reply, "SERVER_ERROR"))
+	if (starts(reply, "ERROR") || starts(reply, "CLIENT_ERROR") ||
+		starts(reply, "SERVER_ERROR"))
 		return REPLY_ERROR;
 	return REPLY_BROKEN;
 }
@@ -114,11 +116,12 @@ read_value_line(struct reply *reply)
 	const char *at = reply->line + 6;
 	const char *end = reply->line + reply->line_size;
 	const char *key_end = memchr(at, ' ', (size_t)(end - at));
-	const char *flags_end = key_end ? memchr(key_end + 1, ' ', (size_t)(end - key_end - 1)) : NULL;
+	const char *flags_end =
+		key_end ? memchr(key_end + 1, ' ', (size_t)(end - key_end - 1)) : NULL;
 	uint64_t flags;
 
 	if (!flags_end || !read_number(key_end + 1, flags_end, &flags) ||
-	    !read_number(flags_end + 1, end, &reply->value_size))
+		!read_number(flags_end + 1, end, &reply->value_size))
 		return false;
 	reply->key = at;
 	reply->key_size = (uint64_t)(key_end - at);

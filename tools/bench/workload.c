@@ -21,8 +21,8 @@ workload_key_digits(uint64_t keys)
 static uint64_t
 hash(const struct workload *workload, uint64_t key, uint32_t version)
 {
-	uint64_t state = workload->seed * UINT64_C(0xd6e8feb86659fd93) ^ key * UINT64_C(0xa0761d6478bd642f) ^
-			 ((uint64_t)version << 32 | version);
+	uint64_t state = workload->seed * UINT64_C(0xd6e8feb86659fd93) ^
+			 key * UINT64_C(0xa0761d6478bd642f) ^ ((uint64_t)version << 32 | version);
 
 	return workload_random(&state);
 }
@@ -75,9 +75,10 @@ workload_destroy(struct workload *workload)
 void
 workload_write_key(const struct workload *workload, char *at, uint64_t key)
 {
-	static const char pairs[] = "00010203040506070809101112131415161718192021222324252627282930313233343536373839"
-				    "40414243444546474849505152535455565758596061626364656667686970717273747576777879"
-				    "8081828384858687888990919293949596979899";
+	static const char pairs[] =
+		"00010203040506070809101112131415161718192021222324252627282930313233343536373839"
+		"40414243444546474849505152535455565758596061626364656667686970717273747576777879"
+		"8081828384858687888990919293949596979899";
 	unsigned digits = workload->key_digits;
 	char *end = at + workload->key_size;
 
@@ -106,7 +107,10 @@ version_mask(const struct workload *workload, uint64_t key)
 	return (uint32_t)hash(workload, key, 0);
 }
 
-/* The next word of a value's stream: cheaper than the generator above, and good enough to show a misplaced byte. */
+/*
+ * The next word of a value's stream: cheaper than the generator above, and good enough to show a
+ * misplaced byte.
+ */
 static inline uint64_t
 stream(uint64_t *state)
 {
@@ -117,7 +121,8 @@ stream(uint64_t *state)
 }
 
 void
-workload_write_value(const struct workload *workload, char *at, uint64_t size, uint64_t key, uint32_t version)
+workload_write_value(
+	const struct workload *workload, char *at, uint64_t size, uint64_t key, uint32_t version)
 {
 	if (workload->sample) {
 		memcpy(at, workload->sample + key % SAMPLE_EXTRA, size);
@@ -142,7 +147,8 @@ workload_write_value(const struct workload *workload, char *at, uint64_t size, u
 }
 
 static bool
-bytes_are_right(const struct workload *workload, uint64_t key, uint32_t version, const char *value, uint64_t size)
+bytes_are_right(const struct workload *workload, uint64_t key, uint32_t version, const char *value,
+	uint64_t size)
 {
 	if (size < SMALL_VALUE) {
 		uint64_t bytes = hash(workload, key, version % SMALL_VERSIONS);
@@ -163,15 +169,17 @@ bytes_are_right(const struct workload *workload, uint64_t key, uint32_t version,
 
 /* Values that tell no version: right if any version that may be seen gives these bytes. */
 static enum workload_verdict
-check_small(const struct workload *workload, uint64_t key, uint32_t oldest, uint32_t newest, const char *value,
-	    uint64_t size, uint32_t *version)
+check_small(const struct workload *workload, uint64_t key, uint32_t oldest, uint32_t newest,
+	const char *value, uint64_t size, uint32_t *version)
 {
 	uint32_t first = oldest ? oldest : 1;
 	uint32_t last = oldest ? newest : first + SMALL_VERSIONS - 1;
 	enum workload_verdict verdict = WORKLOAD_WRONG_LENGTH;
 
 	for (uint32_t v = first; v <= last; v++) {
-		/* The spread of lengths goes by the whole version, the bytes by its low eight bits. */
+		/*
+		 * The spread of lengths goes by the whole version, the bytes by its low eight bits.
+		 */
 		if (oldest && workload_value_size(workload, key, v) != size)
 			continue;
 		if (size < workload->value_size_min || size > workload->value_size_max)
@@ -187,8 +195,8 @@ check_small(const struct workload *workload, uint64_t key, uint32_t oldest, uint
 }
 
 enum workload_verdict
-workload_check_value(const struct workload *workload, uint64_t key, uint32_t oldest, const char *value, uint64_t size,
-		     uint32_t *version)
+workload_check_value(const struct workload *workload, uint64_t key, uint32_t oldest,
+	const char *value, uint64_t size, uint32_t *version)
 {
 	uint32_t newest = atomic_load_explicit(&workload->sent[key], memory_order_acquire);
 

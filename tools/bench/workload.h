@@ -4,17 +4,19 @@
  *
  * A value of a key and version is computed, never stored:
  *
- *     | version, 4 bytes, masked by a hash of the key | stream of 64-bit words from (seed, key, version) |
+ *     | version, 4 bytes, masked by a hash of the key | 64-bit words from seed, key, version |
  *
- * Values shorter than 4 bytes carry no version; they come from the version's low byte alone, so that a
- * reader can try all.
+ * Values shorter than 4 bytes carry no version; they come from the version's low byte alone, so
+ * that a reader can try all.
  *
- * A key has one writer, which numbers its sets from 1. Per key, with --verify, two numbers are shared by all threads:
+ * A key has one writer, which numbers its sets from 1. Per key, with --verify, two numbers are
+ * shared by all threads:
  *
  *     acked <= any version that a get sent from now on may return <= sent
  *
- * The writer raises sent before it writes to the socket and acked when it has read the reply; a reader loads acked
- * before it sends and sent after it has the answer. acked 0 says that the key was not stored in this run.
+ * The writer raises sent before it writes to the socket and acked when it has read the reply; a
+ * reader loads acked before it sends and sent after it has the answer. acked 0 says that the key
+ * was not stored in this run.
  */
 #ifndef TOOLS_BENCH_WORKLOAD_H
 #define TOOLS_BENCH_WORKLOAD_H
@@ -47,39 +49,35 @@ enum workload_verdict {
 };
 
 /* 0, or -1 when there is no memory. workload_destroy frees what it holds, not the struct. */
-int
-workload_create(struct workload *workload, const struct options *options);
+int workload_create(struct workload *workload, const struct options *options);
 
-void
-workload_destroy(struct workload *workload);
+void workload_destroy(struct workload *workload);
 
 /* Decimal digits that the highest key number takes. */
-unsigned
-workload_key_digits(uint64_t keys);
+unsigned workload_key_digits(uint64_t keys);
 
 /* Write the key_size bytes of a key; the head may be there already (see protocol text). */
-void
-workload_write_key(const struct workload *workload, char *at, uint64_t key);
+void workload_write_key(const struct workload *workload, char *at, uint64_t key);
 
-uint64_t
-workload_value_size(const struct workload *workload, uint64_t key, uint32_t version);
+uint64_t workload_value_size(const struct workload *workload, uint64_t key, uint32_t version);
 
 /* Write the value's bytes, workload_value_size of them. */
-void
-workload_write_value(const struct workload *workload, char *at, uint64_t size, uint64_t key, uint32_t version);
+void workload_write_value(
+	const struct workload *workload, char *at, uint64_t size, uint64_t key, uint32_t version);
 
 /*
- * Judge a value that a get of the key returned. oldest is what acked was when the get was sent. *version is
- * what the value says it is.
+ * Judge a value that a get of the key returned. oldest is what acked was when the get was sent.
+ * *version is what the value says it is.
  */
-enum workload_verdict
-workload_check_value(const struct workload *workload, uint64_t key, uint32_t oldest, const char *value, uint64_t size,
-		     uint32_t *version);
+enum workload_verdict workload_check_value(const struct workload *workload, uint64_t key,
+	uint32_t oldest, const char *value, uint64_t size, uint32_t *version);
 
-const char *
-workload_verdict_text(enum workload_verdict verdict);
+const char *workload_verdict_text(enum workload_verdict verdict);
 
-/* A fast generator of 64 random bits; *state may be any number. (SplitMix64: Steele, Lea, Flood 2014.) */
+/*
+ * A fast generator of 64 random bits; *state may be any number. (SplitMix64: Steele, Lea, Flood
+ * 2014.)
+ */
 static inline uint64_t
 workload_random(uint64_t *state)
 {

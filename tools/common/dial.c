@@ -17,7 +17,8 @@ find_unix(const char *path, struct dial_address *address, char *error, size_t er
 	struct sockaddr_un *un = (struct sockaddr_un *)&address->storage;
 
 	if (strlen(path) >= sizeof un->sun_path) {
-		snprintf(error, error_size, "socket path is longer than %zu bytes: %s", sizeof un->sun_path - 1, path);
+		snprintf(error, error_size, "socket path is longer than %zu bytes: %s",
+			sizeof un->sun_path - 1, path);
 		return -1;
 	}
 	un->sun_family = AF_UNIX;
@@ -57,7 +58,8 @@ split(const char *server, char *host, size_t host_size, const char **port)
 }
 
 int
-dial_find(const char *server, const char *path, struct dial_address *address, char *error, size_t error_size)
+dial_find(const char *server, const char *path, struct dial_address *address, char *error,
+	size_t error_size)
 {
 	char host[256];
 	const char *port;
@@ -78,7 +80,8 @@ dial_find(const char *server, const char *path, struct dial_address *address, ch
 	}
 	memcpy(&address->storage, found->ai_addr, found->ai_addrlen);
 	address->length = found->ai_addrlen;
-	snprintf(address->text, sizeof address->text, strchr(host, ':') ? "[%.120s]:%s" : "%.120s:%s", host, port);
+	snprintf(address->text, sizeof address->text,
+		strchr(host, ':') ? "[%.120s]:%s" : "%.120s:%s", host, port);
 	freeaddrinfo(found);
 	return 0;
 }
@@ -112,9 +115,14 @@ dial_connect(const struct dial_address *address, int timeout_ms, char *error, si
 	}
 	if (address->storage.ss_family != AF_UNIX)
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-	/* A Unix socket with a full backlog answers EAGAIN at once, where TCP waits: try again until the time is up. */
+	/*
+	 * A Unix socket with a full backlog answers EAGAIN at once, where TCP waits: try again
+	 * until the time is up.
+	 */
 	for (int waited_ms = 0;; waited_ms += 2) {
-		reason = connect(fd, (const struct sockaddr *)&address->storage, address->length) ? errno : 0;
+		reason = connect(fd, (const struct sockaddr *)&address->storage, address->length)
+				 ? errno
+				 : 0;
 		if (reason != EAGAIN || waited_ms >= timeout_ms)
 			break;
 		usleep(2000);
@@ -122,7 +130,8 @@ dial_connect(const struct dial_address *address, int timeout_ms, char *error, si
 	if (reason == EINPROGRESS)
 		reason = wait_connected(fd, timeout_ms);
 	if (reason) {
-		snprintf(error, error_size, "cannot connect to %s: %s", address->text, strerror(reason));
+		snprintf(error, error_size, "cannot connect to %s: %s", address->text,
+			strerror(reason));
 		close(fd);
 		return -1;
 	}

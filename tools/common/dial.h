@@ -17,17 +17,17 @@ struct dial_address {
 };
 
 /*
- * Find the address of "host", "host:port", "[v6]:port" or, where path is not NULL, of a Unix socket.
- * 0, or -1 with one line in error.
+ * Find the address of "host", "host:port", "[v6]:port" or, where path is not NULL, of a Unix
+ * socket. 0, or -1 with one line in error.
  */
-int
-dial_find(const char *server, const char *path, struct dial_address *address, char *error, size_t error_size);
+int dial_find(const char *server, const char *path, struct dial_address *address, char *error,
+	size_t error_size);
 
 /*
- * Connect, waiting at most timeout_ms. The descriptor is non-blocking and close-on-exec, TCP has its delay off.
- * The caller closes it. -1 with one line in error that names the address.
+ * Connect, waiting at most timeout_ms. The descriptor is non-blocking and close-on-exec, TCP has
+ * its delay off. The caller closes it. -1 with one line in error that names the address.
  */
-int
-dial_connect(const struct dial_address *address, int timeout_ms, char *error, size_t error_size);
+int dial_connect(
+	const struct dial_address *address, int timeout_ms, char *error, size_t error_size);
 
 #endif

@@ -30,9 +30,12 @@ struct options {
 #define FIELD(name) offsetof(struct options, name)
 
 static const struct optable_row rows[] = {
-	{"server", 's', "HOST:PORT", OPTABLE_STRING, FIELD(server), 0, 0, "127.0.0.1:11211", "the server, over TCP"},
-	{"socket", 'u', "PATH", OPTABLE_STRING, FIELD(socket), 0, 0, NULL, "a Unix socket instead of TCP"},
-	{"timeout", 't', "S", OPTABLE_SECONDS, FIELD(timeout), 0, 3600, "2", "seconds to wait for each answer"},
+	{"server", 's', "HOST:PORT", OPTABLE_STRING, FIELD(server), 0, 0, "127.0.0.1:11211",
+		"the server, over TCP"},
+	{"socket", 'u', "PATH", OPTABLE_STRING, FIELD(socket), 0, 0, NULL,
+		"a Unix socket instead of TCP"},
+	{"timeout", 't', "S", OPTABLE_SECONDS, FIELD(timeout), 0, 3600, "2",
+		"seconds to wait for each answer"},
 	{"json", 'j', NULL, OPTABLE_FLAG, FIELD(json), 0, 0, NULL, "print one JSON object"},
 	{"help", 'h', NULL, OPTABLE_FLAG, FIELD(help), 0, 0, NULL, "print this help"},
 	{"help-man", 0, NULL, OPTABLE_FLAG, FIELD(help_man), 0, 0, NULL, "print the manual page"},
@@ -40,10 +43,11 @@ static const struct optable_row rows[] = {
 };
 
 /* What a subcommand sends is its command and, as far as it takes any, the words that follow. */
-#define SUBCOMMANDS(ROW)                                                                                              \
-	ROW("stats", "stats", 2, "[items|slabs|sizes|conns|settings|halcyon|reset|detail on|off|dump]",               \
-	    "counters of the server, or of one part of it")                                                          \
-	ROW("settings", "stats settings", 0, "", "the settings that the server runs with")                           \
+#define SUBCOMMANDS(ROW)                                                                           \
+	ROW("stats", "stats", 2,                                                                   \
+		"[items|slabs|sizes|conns|settings|halcyon|reset|detail on|off|dump]",             \
+		"counters of the server, or of one part of it")                                    \
+	ROW("settings", "stats settings", 0, "", "the settings that the server runs with")         \
 	ROW("version", "version", 0, "", "the version that the server answers to clients")
 
 static const struct subcommand {
@@ -53,23 +57,24 @@ static const struct subcommand {
 	const char *arguments;
 	const char *sentence;
 } subcommands[] = {
-#define ROW(name, command, words_max, arguments, sentence) {name, command, words_max, arguments, sentence},
+#define ROW(name, command, words_max, arguments, sentence)                                         \
+	{name, command, words_max, arguments, sentence},
 	SUBCOMMANDS(ROW)
 #undef ROW
 };
 
 static const struct optable_section sections[] = {
 	{"SUBCOMMANDS",
-#define ROW(name, command, words_max, arguments, sentence) "  " name " " arguments "\n    " sentence "\n"
-	 SUBCOMMANDS(ROW)
+#define ROW(name, command, words_max, arguments, sentence)                                         \
+	"  " name " " arguments "\n    " sentence "\n"
+		SUBCOMMANDS(ROW)
 #undef ROW
 	},
-	{"EXIT STATUS",
-	 "0: answered. 1: the server could not be reached, did not answer in time or answered with an error, which is\n"
-	 "told in one line on standard error. 2: the command line was wrong."},
-	{"EXAMPLES",
-	 "  halcyonctl stats\n"
-	 "  halcyonctl --socket /run/halcyond.sock --json stats items\n"},
+	{"EXIT STATUS", "0: answered. 1: the server could not be reached, did not answer in time "
+			"or answered with an error, which is\n"
+			"told in one line on standard error. 2: the command line was wrong."},
+	{"EXAMPLES", "  halcyonctl stats\n"
+		     "  halcyonctl --socket /run/halcyond.sock --json stats items\n"},
 	{NULL, NULL},
 };
 
@@ -88,7 +93,8 @@ print_help(void)
 	optable_print_help(&table, stdout);
 	fputs("\nsubcommands:\n", stdout);
 	for (size_t i = 0; i < sizeof subcommands / sizeof subcommands[0]; i++)
-		printf("  %s %s\n      %s\n", subcommands[i].name, subcommands[i].arguments, subcommands[i].sentence);
+		printf("  %s %s\n      %s\n", subcommands[i].name, subcommands[i].arguments,
+			subcommands[i].sentence);
 }
 
 /* The line to send; 0, or -1 with the reason in error. */
@@ -110,13 +116,14 @@ compose(int count, char **words, char *command, size_t command_size, char *error
 	}
 	if (count - 1 > found->words_max) {
 		snprintf(error, error_size, "%s: argument not understood: %s", found->name,
-			 words[found->words_max + 1]);
+			words[found->words_max + 1]);
 		return -1;
 	}
 	int size = snprintf(command, command_size, "%s", found->command);
 	for (int i = 1; i < count; i++) {
 		if (words[i][0] == '\0' || strpbrk(words[i], " \r\n")) {
-			snprintf(error, error_size, "%s: an argument is one word: '%s'", found->name, words[i]);
+			snprintf(error, error_size, "%s: argument %d is not one word", found->name,
+				i);
 			return -1;
 		}
 		size += snprintf(command + size, command_size - (size_t)size, " %s", words[i]);
@@ -137,7 +144,8 @@ ask(const struct options *options, const char *command)
 	int status = 0;
 
 	if (dial_find(options->server, options->socket, &address, error, sizeof error) ||
-	    talk_ask(&address, command, (int)(options->timeout * 1000), &answer, error, sizeof error)) {
+		talk_ask(&address, command, (int)(options->timeout * 1000), &answer, error,
+			sizeof error)) {
 		fprintf(stderr, "halcyonctl: %s\n", error);
 		return EXIT_FAILED;
 	}
@@ -147,7 +155,8 @@ ask(const struct options *options, const char *command)
 		else
 			print_plain(&answer, stdout);
 	} else {
-		fprintf(stderr, "halcyonctl: %s: '%s' was answered: %s\n", address.text, command, answer.ending);
+		fprintf(stderr, "halcyonctl: %s: '%s' was answered: %s\n", address.text, command,
+			answer.ending);
 		status = EXIT_FAILED;
 	}
 	talk_free(&answer);
@@ -178,7 +187,8 @@ main(int argc, char **argv)
 		printf("halcyonctl %s\n", PACKAGE_VERSION);
 		return 0;
 	}
-	if (next < 0 || compose(argc - next, argv + next, command, sizeof command, error, sizeof error)) {
+	if (next < 0 ||
+		compose(argc - next, argv + next, command, sizeof command, error, sizeof error)) {
 		fprintf(stderr, "halcyonctl: %s\n", error);
 		return EXIT_USAGE;
 	}

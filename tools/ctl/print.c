@@ -55,7 +55,8 @@ print_plain(const struct talk_answer *answer, FILE *out)
 		struct slice rest = line;
 		if (is_word(next_word(&rest), "STAT")) {
 			struct slice name = next_word(&rest);
-			fprintf(out, "%-*.*s %.*s\n", NAME_COLUMN, (int)name.size, name.at, (int)rest.size, rest.at);
+			fprintf(out, "%-*.*s %.*s\n", NAME_COLUMN, (int)name.size, name.at,
+				(int)rest.size, rest.at);
 		} else {
 			fprintf(out, "%.*s\n", (int)line.size, line.at);
 		}

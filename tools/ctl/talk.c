@@ -22,8 +22,8 @@ static bool
 ends_answer(const char *line)
 {
 	return strcmp(line, "END") == 0 || strcmp(line, "RESET") == 0 || strcmp(line, "OK") == 0 ||
-	       starts(line, "ERROR") || starts(line, "CLIENT_ERROR") || starts(line, "SERVER_ERROR") ||
-	       starts(line, "VERSION ");
+	       starts(line, "ERROR") || starts(line, "CLIENT_ERROR") ||
+	       starts(line, "SERVER_ERROR") || starts(line, "VERSION ");
 }
 
 static int
@@ -62,8 +62,8 @@ send_command(int fd, const char *command, int timeout_ms)
 }
 
 /*
- * Look at the lines that came since 'from' (a line's start): strips '\r', finds the ending. Returns true when
- * the answer is whole; *from moves to the first incomplete line.
+ * Look at the lines that came since 'from' (a line's start): strips '\r', finds the ending. Returns
+ * true when the answer is whole; *from moves to the first incomplete line.
  */
 static bool
 scan(struct talk_answer *answer, size_t *from)
@@ -91,8 +91,8 @@ scan(struct talk_answer *answer, size_t *from)
 }
 
 int
-talk_ask(const struct dial_address *address, const char *command, int timeout_ms, struct talk_answer *answer,
-	 char *error, size_t error_size)
+talk_ask(const struct dial_address *address, const char *command, int timeout_ms,
+	struct talk_answer *answer, char *error, size_t error_size)
 {
 	size_t room = 0;
 	size_t scanned = 0;
@@ -106,7 +106,9 @@ talk_ask(const struct dial_address *address, const char *command, int timeout_ms
 		why = strerror(errno);
 	while (!why) {
 		if (room - answer->size < READ_SIZE) {
-			char *bigger = room < TALK_ANSWER_MAX ? realloc(answer->text, room + 4 * READ_SIZE) : NULL;
+			char *bigger = room < TALK_ANSWER_MAX
+					       ? realloc(answer->text, room + 4 * READ_SIZE)
+					       : NULL;
 			if (!bigger) {
 				why = "the answer is too long";
 				break;
