@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#include "proto_feed.h"
+#include "tests/lib/proto_feed.h"
 
 #include "base/check.h"
 
@@ -238,6 +238,8 @@ feed_run(struct feed *feed, const uint8_t *data, size_t size)
 
 		if (status == PARSE_REQUEST || status == PARSE_BODY || status == PARSE_SKIP)
 			check(consumed > 0 && consumed <= window_size);
+		if (feed->limits.datagram)
+			check(status != PARSE_BODY);
 		if (status == PARSE_MORE) {
 			check(consumed == 0 && (parser.wanted == 0 || parser.wanted > window_size));
 			free(window);

@@ -5,7 +5,7 @@
 #ifndef TESTS_PROTO_TABLE_H
 #define TESTS_PROTO_TABLE_H
 
-#include "proto_feed.h"
+#include "tests/lib/proto_feed.h"
 
 #include <stdarg.h>
 #include <stddef.h>
