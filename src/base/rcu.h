@@ -22,8 +22,9 @@
 #ifdef RCU_TSAN
 void __tsan_acquire(void *address);
 void __tsan_release(void *address);
-#define RCU_TSAN_RELEASE() __tsan_release(&urcu_qsbr_gp)
-#define RCU_TSAN_ACQUIRE() __tsan_acquire(&urcu_qsbr_gp)
+/* Any one address does; this is an object of liburcu's that its public headers declare. */
+#define RCU_TSAN_RELEASE() __tsan_release((void *)&urcu_qsbr_flavor)
+#define RCU_TSAN_ACQUIRE() __tsan_acquire((void *)&urcu_qsbr_flavor)
 #else
 #define RCU_TSAN_RELEASE() ((void)0)
 #define RCU_TSAN_ACQUIRE() ((void)0)
