@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Runs a fuzzer's function over files of a corpus without a fuzzing engine: replay FILE-OR-FOLDER...
- * Exit code 0 when nothing aborted, 1 when no file could be read.
+ * Runs a fuzzer's function over files of a corpus without a fuzzing engine: replay [FILE-OR-FOLDER...]
+ * Without arguments, over its own corpus: REPLAY_CORPUS is the folder's name, and top_srcdir in the environment where the sources are.
+ * Exit code 0 when nothing aborted, 1 when a file couldn't be read or none was found.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -80,6 +81,15 @@ main(int argc, char **argv)
 {
 	int failed = 0;
 
+	if (argc == 1) {
+		const char *top = getenv("top_srcdir");
+		char *corpus;
+
+		if (asprintf(&corpus, "%s/tests/fuzz/corpus/%s", top ? top : ".", REPLAY_CORPUS) < 0)
+			abort();
+		failed |= replay(corpus);
+		free(corpus);
+	}
 	for (int i = 1; i < argc; i++)
 		failed |= replay(argv[i]);
 	printf("%u files\n", files);

@@ -309,8 +309,9 @@ feed_compare(const struct parse_limits *limits, const uint8_t *data, size_t size
 	for (size_t i = 0; i <= size; i += every || size < 64 ? 1 : size / 16) {
 		feed_begin(&cut);
 		cut.limits = *limits;
-		cut.first = i ? i : 1; /* the first round gives a byte at a time */
-		cut.step = i ? SIZE_MAX : 1;
+		/* The first round gives a byte at a time, or of long inputs a few. */
+		cut.step = i ? SIZE_MAX : every || size < 512 ? 1 : size / 256;
+		cut.first = i ? i : cut.step;
 		feed_run(&cut, data, size);
 		compare_one(&whole, &cut);
 		feed_end(&cut);
