@@ -24,11 +24,13 @@ def percentile_99(server):
                            "--key-prefix", "p", "--verify")["latency_p99_us"] for _ in range(3))
 
 
-def check_others(server, before_us, what):
-    """The promise: no more than twice the p99 of an idle machine. 300 us are left for the machine's own noise."""
+def check_others(server, before_us, during_us, what):
+    """The promise: no more than twice the p99 without them, before or afterwards, for the machine is not ours alone.
+    300 us are left for its noise."""
     after_us = percentile_99(server)
-    print("  p99 of others: %.0f us before, %.0f us with %s" % (before_us, after_us, what), flush=True)
-    check(after_us <= 2 * before_us + 300, "p99 went from %.0f to %.0f us" % (before_us, after_us))
+    print("  p99 of others: %.0f us before, %.0f us with %s, %.0f us afterwards" % (
+        before_us, during_us, what, after_us), flush=True)
+    check(during_us <= 2 * max(before_us, after_us) + 300, "p99 went from %.0f to %.0f us" % (before_us, during_us))
 
 
 def fill_few(server):
@@ -71,7 +73,7 @@ def ten_thousand_idle_connections_slow_nobody():
         with MemoryWatch(server.pid) as watch:
             socks = open_many(server, MANY)
             server.wait_for_counter("curr_connections", lambda value: value >= MANY)
-            check_others(server, before_us, "%d idle connections" % MANY)
+            during_us = percentile_99(server)
             # Every one of them still works.
             for sock in socks[::97]:
                 check(ask(sock, b"mn\r\n") == b"MN", "an idle connection got no answer")
@@ -79,6 +81,7 @@ def ten_thousand_idle_connections_slow_nobody():
         check_memory(watch, 64, "idle connections")
         close_all(socks)
         server.wait_for_counter("curr_connections", lambda value: value < 100)
+        check_others(server, before_us, during_us, "%d idle connections" % MANY)
 
 
 @suite.test
@@ -93,7 +96,7 @@ def ten_thousand_stalled_uploads_hold_next_to_nothing():
             for i, sock in enumerate(socks):
                 sock.sendall(b"set stalled%d 0 0 %d\r\nbeginning" % (i, UPLOAD))
             server.wait_for_counter("curr_connections", lambda value: value >= MANY)
-            check_others(server, before_us, "%d stalled uploads" % MANY)
+            during_us = percentile_99(server)
             others_store(server, 64 * MIB)
         print("  %.1f KiB a stalled upload, beside the items" % ((watch.highest_kib - rss_before - 64 * 1024) / MANY))
         check_memory(watch, 64, "stalled uploads")
@@ -105,6 +108,7 @@ def ten_thousand_stalled_uploads_hold_next_to_nothing():
         check(receive_exactly(socks[-1], len(head) + UPLOAD + 7) == head + value + b"\r\nEND\r\n", "stored wrongly")
         close_all(socks)
         server.wait_for_counter("curr_connections", lambda value: value < 100)
+        check_others(server, before_us, during_us, "%d stalled uploads" % MANY)
         others_store(server, 8 * MIB)
 
 
