@@ -183,6 +183,7 @@ static enum upload_status
 finish(struct engine *engine, struct upload *upload, struct slot *slot)
 {
 	struct stream *stream = upload->stream;
+	bool bad_end;
 
 	stream->wanted = upload->end_size;
 	if (stream->input_size < upload->end_size)
@@ -190,12 +191,13 @@ finish(struct engine *engine, struct upload *upload, struct slot *slot)
 	slot->request = upload->request;
 	slot->upload = upload;
 	stream->upload = NULL;
-	if (upload->end_size && memcmp(stream->input, "\r\n", 2) != 0) {
+	bad_end = upload->end_size && memcmp(stream->input, "\r\n", 2) != 0;
+	stream->input += upload->end_size;
+	stream->input_size -= upload->end_size;
+	if (bad_end) {
 		refuse(slot, STATUS_BAD_CHUNK);
 		upload_end(engine, upload);
 	}
-	stream->input += upload->end_size;
-	stream->input_size -= upload->end_size;
 	return UPLOAD_DONE;
 }
 
