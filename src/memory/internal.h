@@ -203,6 +203,8 @@ int64_t pool_free_count(const struct memory *memory);
 /* True when all uses of the segment from before it was sealed are over. */
 bool pool_settled(const struct memory *memory, uint32_t segment);
 void pool_wake(struct memory *memory);
+/* Nothing can be freed: who waits for a segment is told. Until something changes reclaim doesn't try to compact. */
+void pool_set_exhausted(struct memory *memory);
 
 /* --- append.c ----------------------------------------------------------------------------------------------------------------- */
 

@@ -166,6 +166,20 @@ pool_wake(struct memory *memory)
 		memory->options.wake(memory->options.wake_context);
 }
 
+static void
+tell_starved(struct memory *memory)
+{
+	if (atomic_exchange(&memory->starved, false) && memory->options.wake)
+		memory->options.wake(memory->options.wake_context);
+}
+
+void
+pool_set_exhausted(struct memory *memory)
+{
+	atomic_store(&memory->exhausted, true);
+	tell_starved(memory);
+}
+
 /* --- free segments ------------------------------------------------------------------------------------------------------------ */
 
 /* A number whose pages are there already, else one that is committed by its first use. 0: none. Locked. */
@@ -438,8 +452,7 @@ pool_free_ready(struct memory *memory)
 		pool_trim(memory);
 	if (freed && pool_free_count(memory) > 0) {
 		atomic_store(&memory->exhausted, false);
-		if (atomic_exchange(&memory->starved, false) && memory->options.wake)
-			memory->options.wake(memory->options.wake_context);
+		tell_starved(memory);
 	}
 	return freed;
 }

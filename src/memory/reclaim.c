@@ -102,6 +102,8 @@ start_compact(struct memory *memory, bool *young)
 {
 	unsigned least_garbage = memory->options.evict ? 8 : 1;
 
+	if (!memory->options.evict && atomic_load(&memory->exhausted))
+		return false;
 	for (unsigned garbage = GARBAGE_DEAD - 1; garbage >= least_garbage; garbage--) {
 		uint32_t segment = memory->garbage[garbage].first;
 
@@ -267,9 +269,7 @@ nothing_left(struct memory *memory, uint32_t now_s)
 		return false;
 	if (seal_everything(memory, now_s))
 		return true;
-	atomic_store(&memory->exhausted, true);
-	if (atomic_exchange(&memory->starved, false) && memory->options.wake)
-		memory->options.wake(memory->options.wake_context);
+	pool_set_exhausted(memory);
 	return false;
 }
 

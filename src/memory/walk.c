@@ -15,17 +15,21 @@ struct found {
 	uint64_t weight; /* with its body */
 };
 
-static void
+/* False at the source's end. */
+static bool
 find(const struct memory *memory, struct found *found)
 {
 	const struct job *job = &memory->job;
 
 	found->segment = job->sources[job->at];
+	if (job->offset == segment_at(memory, found->segment)->used)
+		return false;
 	found->offset = job->offset / ITEM_ALIGN;
 	found->item = memory_address(&memory->arena, found->segment, found->offset);
 	found->size = item_size(found->item);
 	found->weight = found->size + (uint64_t)item_large_count(found->item) * memory->segment_bytes;
 	check(job->offset + found->size <= segment_at(memory, found->segment)->used);
+	return true;
 }
 
 static int
@@ -254,6 +258,7 @@ abandon(struct memory *memory)
 	for (; job->at < job->count; job->at++)
 		pool_unclaim(memory, job->sources[job->at]);
 	job->kind = JOB_NONE;
+	pool_set_exhausted(memory);
 }
 
 static bool
@@ -274,7 +279,10 @@ walk_sources(struct memory *memory, uint32_t now_s, struct budget budget)
 	while (job->kind != JOB_NONE && budget.items > 0 && budget.bytes > 0) {
 		struct found found;
 
-		find(memory, &found);
+		if (!find(memory, &found)) {
+			finish_source(memory);
+			continue;
+		}
 		struct verdict verdict = judge(memory, &found, now_s);
 		if (verdict.reads >= 0) {
 			moved = move(memory, &found, verdict.generation, (unsigned)verdict.reads, now_s);
@@ -282,7 +290,7 @@ walk_sources(struct memory *memory, uint32_t now_s, struct budget budget)
 				return STEP_GRACE;
 			if (moved == NO_ROOM && !memory->options.evict) {
 				abandon(memory);
-				return STEP_IDLE;
+				return STEP_WORKED;
 			}
 			if (moved == MOVED && job->kind == JOB_PROBATION)
 				COUNT(memory->promoted_items, 1);
@@ -295,8 +303,6 @@ walk_sources(struct memory *memory, uint32_t now_s, struct budget budget)
 		job->offset += found.size;
 		budget.items--;
 		budget.bytes -= found.size < budget.bytes ? found.size : budget.bytes;
-		if (job->offset == segment_at(memory, found.segment)->used)
-			finish_source(memory);
 	}
 	return STEP_WORKED;
 }
@@ -327,7 +333,15 @@ walk_scores(struct memory *memory, uint32_t now_s, struct budget budget)
 	while (budget.items > 0 && budget.bytes > 0) {
 		struct found found;
 
-		find(memory, &found);
+		if (!find(memory, &found)) {
+			job->offset = 0;
+			if (++job->at < job->count)
+				continue;
+			set_threshold(memory);
+			job->at = job->item = 0;
+			job->kind = JOB_MERGE;
+			break;
+		}
 		int reads = item_expired(found.item, now_s) ? -1 : reads_of(memory, &found);
 		check(job->item < memory->reads_bytes);
 		memory->reads[job->item++] = reads < 0 ? 255 : (uint8_t)reads;
@@ -336,15 +350,6 @@ walk_scores(struct memory *memory, uint32_t now_s, struct budget budget)
 		job->offset += found.size;
 		budget.items--;
 		budget.bytes -= found.size < budget.bytes ? found.size : budget.bytes;
-		if (job->offset < segment_at(memory, found.segment)->used)
-			continue;
-		job->offset = 0;
-		if (++job->at < job->count)
-			continue;
-		set_threshold(memory);
-		job->at = job->item = 0;
-		job->kind = JOB_MERGE;
-		break;
 	}
 	return STEP_WORKED;
 }

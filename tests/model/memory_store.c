@@ -81,13 +81,13 @@ item_number(const struct item *item)
 	return (uint32_t)number;
 }
 
-/* Eight bytes of the value at a time follow from key, version and place. */
-static uint8_t
-value_byte(uint32_t key, uint32_t version, uint64_t at)
-{
-	uint64_t word = (key * 0x9e3779b97f4a7c15ull ^ version * 0xc2b2ae3d27d4eb4full) + (at / 8) * 0x165667b19e3779f9ull;
+/* The value's words of eight bytes follow from key, version and place; what segments hold is a multiple of it. */
+#define WORD_STEP 0x165667b19e3779f9ull
 
-	return (uint8_t)(word >> (at % 8 * 8));
+static uint64_t
+first_word(uint32_t key, uint32_t version)
+{
+	return key * 0x9e3779b97f4a7c15ull ^ version * 0xc2b2ae3d27d4eb4full;
 }
 
 /* --- what memory asks ------------------------------------------------------------------------------------------------------------ */
@@ -247,30 +247,44 @@ write_head(struct item *item, uint32_t key, uint64_t value_bytes, uint32_t expir
 static void
 write_value(uint8_t *to, uint32_t key, uint32_t version, uint64_t from, uint64_t bytes)
 {
-	for (uint64_t i = 0; i < bytes; i++)
-		to[i] = value_byte(key, version, from + i);
+	uint64_t word = first_word(key, version) + from / 8 * WORD_STEP;
+
+	for (uint64_t at = 0; at < bytes; at += 8, word += WORD_STEP)
+		memcpy(to + at, &word, bytes - at < 8 ? bytes - at : 8);
 }
+
+/* The body that waits for its next segment: this thread repeats the set until it is done. */
+#define UPLOAD_MAX 256
+
+static _Thread_local struct {
+	uint32_t bodies[UPLOAD_MAX], count;
+} upload;
 
 enum memory_status
 store_set(struct store *store, struct memory_thread *thread, uint32_t key_number, uint64_t value_bytes, uint32_t expiry_s, bool main,
 	  uint32_t now_s)
 {
 	struct store_key *key = &store->keys[key_number];
-	uint32_t bodies[256], count = 0, segment_bytes = 1u << store->arena->segment_shift;
+	uint32_t *bodies = upload.bodies, segment_bytes = 1u << store->arena->segment_shift;
+	uint32_t wanted = 0;
 	enum memory_status status = MEMORY_OK;
 	struct memory_place place;
 
 	if (value_bytes > memory_large_min(store->memory))
-		for (; status == MEMORY_OK && (uint64_t)count * segment_bytes < value_bytes; count++) {
-			check(count < 256);
-			status = memory_body_borrow(thread, now_s, &bodies[count]);
-			if (status != MEMORY_OK)
-				break;
-		}
+		wanted = (uint32_t)((value_bytes + segment_bytes - 1) / segment_bytes);
+	check(wanted <= UPLOAD_MAX && upload.count <= wanted);
+	while (status == MEMORY_OK && upload.count < wanted) {
+		status = memory_body_borrow(thread, now_s, &bodies[upload.count]);
+		upload.count += status == MEMORY_OK;
+	}
+	uint32_t count = upload.count;
 	uint32_t bytes = ITEM_HEADER + KEY_BYTES + (count ? 13 + 4 * count : (uint32_t)value_bytes);
 	bytes = (bytes + 15) & ~15u;
 	if (status == MEMORY_OK)
 		status = memory_append(thread, bytes, expiry_s, main, now_s, &place);
+	if (status == MEMORY_WAIT)
+		return status;
+	upload.count = 0;
 	if (status != MEMORY_OK) {
 		if (count)
 			memory_body_release(store->memory, bodies, count, false);
@@ -323,16 +337,17 @@ verify(struct store *store, uint32_t key, const struct item *item)
 	uint32_t count = item_large_count(item), segment_bytes = 1u << store->arena->segment_shift;
 
 	check(item_number(item) == key);
-	for (uint64_t at = 0; at < length; at++) {
-		const uint8_t *byte = item_value(item) + at;
+	for (uint64_t at = 0; at < length; at += 8, word += WORD_STEP) {
+		const uint8_t *bytes = item_value(item) + at;
 
 		if (count)
-			byte = (const uint8_t *)memory_address(store->arena, item_large_segment(item, (uint32_t)(at / segment_bytes)), 0) +
-			       at % segment_bytes;
-		if (at < 8)
-			word |= (uint64_t)*byte << (8 * at);
+			bytes = (const uint8_t *)memory_address(
+					store->arena, item_large_segment(item, (uint32_t)(at / segment_bytes)), 0) +
+				at % segment_bytes;
+		if (at == 0)
+			memcpy(&word, bytes, length < 8 ? length : 8);
 		else
-			check(*byte == (uint8_t)((word + at / 8 * 0x165667b19e3779f9ull) >> (at % 8 * 8)));
+			check(memcmp(bytes, &word, length - at < 8 ? length - at : 8) == 0);
 	}
 }
 

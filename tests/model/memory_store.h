@@ -39,7 +39,10 @@ void store_options(struct memory_options *options, struct store *store, uint64_t
 void store_open(struct store *store, const struct memory_options *options, uint32_t keys_count);
 void store_close(struct store *store);
 
-/* Sets a key to a value of so many bytes (large ones in bodies). Gives memory's answer. */
+/*
+ * Sets a key to a value of so many bytes (large ones in bodies). Gives memory's answer; after MEMORY_WAIT this
+ * thread sets the same again before any other.
+ */
 enum memory_status store_set(struct store *store, struct memory_thread *thread, uint32_t key, uint64_t value_bytes,
 			     uint32_t expiry_s, bool main, uint32_t now_s);
 void store_delete(struct store *store, uint32_t key);

@@ -109,16 +109,16 @@ test_set_get_delete(void **state)
 	close_fixture(&f);
 }
 
-/* Twenty times memory goes through; the limit holds at each step, and what was read stays longer. */
+/* Ten times memory goes through; the limit holds at each step, and what was read stays longer. */
 static void
 test_eviction(void **state)
 {
-	static const uint64_t limits[] = { 1 * MIB, 2 * MIB, 8 * MIB, 32 * MIB };
+	static const uint64_t limits[] = { 1 * MIB, 2 * MIB, 8 * MIB, 24 * MIB };
 
 	(void)state;
 	for (size_t l = 0; l < sizeof limits / sizeof *limits; l++) {
 		struct fixture f;
-		uint32_t hot = (uint32_t)(limits[l] / 8 / 1024), keys = (uint32_t)(limits[l] / 1024 * 20), hits = 0;
+		uint32_t hot = (uint32_t)(limits[l] / 8 / 1024), keys = (uint32_t)(limits[l] / 1024 * 10), hits = 0;
 
 		store_options(&f.options, &f.store, limits[l], 4);
 		open_fixture(&f, keys);
