@@ -429,7 +429,8 @@ receive(struct client *client, struct connection *connection)
 		return;
 	}
 	client->counts.bytes_received += (size_t)got;
-	memcpy(client->receive, connection->partial, old);
+	if (old)
+		memcpy(client->receive, connection->partial, old);
 	size_t size = old + (size_t)got;
 	ssize_t left = take_replies(client, connection, client->receive, size, &wanted);
 	if (left < 0) {
@@ -440,6 +441,8 @@ receive(struct client *client, struct connection *connection)
 	 * Room for the whole of a large value at once, so that it is not copied at each doubling.
 	 */
 	connection->partial_size = (size_t)left;
+	if (left == 0)
+		return;
 	connection->partial = grow(connection->partial, &connection->partial_room, (size_t)left);
 	memcpy(connection->partial, client->receive + size - (size_t)left, (size_t)left);
 	if (wanted)
