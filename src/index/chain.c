@@ -23,7 +23,8 @@ stack_push(struct index *index, _Atomic uint64_t *stack, uint32_t unit)
 	uint64_t top = atomic_load_explicit(stack, memory_order_relaxed), pushed;
 
 	do {
-		atomic_store_explicit(&at->entries[0], bucket_number_spread((uint32_t)top), memory_order_relaxed);
+		/* Release: a late reader who sees it instead of the entry that stood there must see the bumped version too. */
+		atomic_store_explicit(&at->entries[0], bucket_number_spread((uint32_t)top), memory_order_release);
 		pushed = ((top >> 32) + 1) << 32 | unit;
 	} while (!atomic_compare_exchange_weak_explicit(stack, &top, pushed, memory_order_release, memory_order_relaxed));
 }

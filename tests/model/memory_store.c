@@ -370,6 +370,23 @@ store_get(struct store *store, uint32_t key_number, uint32_t now_s)
 	return true;
 }
 
+const void *
+store_pin(struct store *store, uint32_t key)
+{
+	uint64_t entry = atomic_load(&store->keys[key].entry);
+
+	if (!entry || item_large_count(item_of(store, entry)) || !memory_pin(store->memory, entry_segment(entry)))
+		return NULL;
+	return item_of(store, entry);
+}
+
+void
+store_unpin(struct store *store, uint32_t key, const void *pinned)
+{
+	verify(store, key, pinned);
+	memory_unpin(store->memory, memory_segment_of(store->arena, pinned));
+}
+
 uint32_t
 store_segment(struct store *store, uint32_t key)
 {

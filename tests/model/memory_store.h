@@ -48,6 +48,12 @@ enum memory_status store_set(struct store *store, struct memory_thread *thread, 
 void store_delete(struct store *store, uint32_t key);
 /* Verifies the bytes and counts a read (up to 15). False on a miss. */
 bool store_get(struct store *store, uint32_t key, uint32_t now_s);
+/*
+ * Pins the key's item beyond the turn: NULL when there is none or pins are refused. It must still be whole when it is
+ * given back. Items with bodies aren't pinned.
+ */
+const void *store_pin(struct store *store, uint32_t key);
+void store_unpin(struct store *store, uint32_t key, const void *pinned);
 /* The segment that the key's item stands in, 0 none. */
 uint32_t store_segment(struct store *store, uint32_t key);
 
