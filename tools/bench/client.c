@@ -437,14 +437,12 @@ receive(struct client *client, struct connection *connection)
 		give_up(client, connection, "out of step");
 		return;
 	}
-	/*
-	 * Room for the whole of a large value at once, so that it is not copied at each doubling.
-	 */
 	connection->partial_size = (size_t)left;
 	if (left == 0)
 		return;
 	connection->partial = grow(connection->partial, &connection->partial_room, (size_t)left);
 	memcpy(connection->partial, client->receive + size - (size_t)left, (size_t)left);
+	/* Room for the whole of a large value, so that its rest can come with one recv. */
 	if (wanted)
 		client->receive =
 			grow(client->receive, &client->receive_size, wanted + RECEIVE_SIZE);
