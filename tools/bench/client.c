@@ -232,7 +232,9 @@ send_bytes(struct client *client, struct connection *connection, const char *byt
 	client->counts.bytes_sent += done;
 	size_t rest = size - done;
 	if (rest > 0) {
-		connection->unsent = grow(connection->unsent, &connection->unsent_room, rest);
+		if (bytes != connection->unsent)
+			connection->unsent =
+				grow(connection->unsent, &connection->unsent_room, rest);
 		memmove(connection->unsent, bytes + done, rest);
 	}
 	connection->unsent_size = rest;
