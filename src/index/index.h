@@ -45,10 +45,16 @@ struct index_observer {
 	void (*grown)(void *context, uint64_t buckets);
 };
 
+/*
+ * Entries a bucket at which memory and time meet their limits, averaged over a round of growth: 11.53 bytes an object (at most 12)
+ * and 1.279 lines a hit (at most 1.3). At 7.5 it is 11.22 and 1.336, at 6.5 11.94 and 1.227 (tests/model/index_cost.c).
+ */
+#define INDEX_LOAD 7.0
+
 struct index_options {
 	uint64_t buckets_initial; /* rounded up to a power of two, at least 64 */
 	uint64_t bytes_max;	  /* address range reserved for buckets and overflow units together */
-	double entries_per_bucket;/* grows above this average; 7.5 is a good value (tests/model/index_cost.c) */
+	double entries_per_bucket;/* grows above this average: INDEX_LOAD */
 	const struct index_keys *keys;
 	void *keys_context;
 	const struct index_observer *observer; /* NULL: none */
