@@ -8,9 +8,8 @@
 #include <sys/random.h>
 #include <xxhash.h>
 
-/* A bucket for this many bytes of -m at the start: at 7.5 entries a bucket that is an item of about 340 bytes. */
+/* A bucket for this many bytes of -m at the start: at 7 entries a bucket that is an item of about 365 bytes. */
 #define BYTES_PER_BUCKET 2560
-#define ENTRIES_PER_BUCKET 7.5
 
 static _Thread_local struct store_thread *self;
 
@@ -63,7 +62,7 @@ make_index(struct store *store)
 	return index_create(&(struct index_options){
 		.buckets_initial = buckets,
 		.bytes_max = bytes < (64u << 20) ? 64u << 20 : bytes,
-		.entries_per_bucket = ENTRIES_PER_BUCKET,
+		.entries_per_bucket = INDEX_LOAD,
 		.keys = &store_index_keys,
 		.keys_context = store,
 		.observer = options->index_observer,
