@@ -178,6 +178,9 @@ def _flood(server, step, held, timeout):
         reply = b""
         try:
             sock.sendall(BARRIER_TEXT)
+        except OSError:
+            pass                        # refused already: what it said can still be read
+        try:
             while reply != BARRIER_TEXT_REPLY:
                 part = sock.recv(4096)
                 if not part:

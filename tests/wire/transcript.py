@@ -293,6 +293,7 @@ class Case:
         self.closed = False
         self.udp = False
         self.exits = False              # the server ends in this case
+        self.only = None                # the one transport that it is for
         self.within = 0.0
         self.counters = []              # (name, amount, at least?)
         self.skips = []                 # (version range, reason)
@@ -393,6 +394,8 @@ class _Reader:
         elif word == "skip":
             versions, _, reason = rest.partition(": ")
             case.skips.append((versions, reason))
+        elif word == "only":
+            case.only = rest.strip()
         elif word == "within":
             case.within = float(rest)
         elif word in ("closed", "once", "alone", "udp", "exits") and not rest:
