@@ -7,9 +7,9 @@
 
 /* How a request of an opcode is built; anything else is refused. */
 enum {
-	KEY_NONE = 1u << 0,	/* no key */
-	KEY_NEEDED = 1u << 1,	/* a key of one byte at least */
-	BODY_VALUE = 1u << 2,	/* a value may follow the key; else the body ends there */
+	KEY_NONE = 1u << 0,	   /* no key */
+	KEY_NEEDED = 1u << 1,	   /* a key of one byte at least */
+	BODY_VALUE = 1u << 2,	   /* a value may follow the key; else the body ends there */
 	EXTRAS_OPTIONAL = 1u << 3, /* the extras may be left out */
 	OPCODE_KNOWN = 1u << 4,
 };
@@ -23,10 +23,10 @@ struct opcode {
 	uint32_t options;
 };
 
-#define KEYED	(OPCODE_KNOWN | KEY_NEEDED)
+#define KEYED (OPCODE_KNOWN | KEY_NEEDED)
 #define KEYLESS (OPCODE_KNOWN | KEY_NONE)
-#define QUIET	REQUEST_QUIET
-#define VALUE	REQUEST_VALUE_WANTED
+#define QUIET REQUEST_QUIET
+#define VALUE REQUEST_VALUE_WANTED
 #define WITH_KEY (REQUEST_VALUE_WANTED | REQUEST_KEY_WANTED)
 
 static const struct opcode opcodes[256] = {
@@ -106,8 +106,8 @@ write_u64(uint8_t *at, uint64_t number)
 
 /* Answers status at once; the body, wherever it ends, is swallowed. */
 static enum parse_status
-refuse_body(struct parser *parser, const struct binary_header *header, size_t *consumed, struct request *request,
-	enum status status)
+refuse_body(struct parser *parser, const struct binary_header *header, size_t *consumed,
+	struct request *request, enum status status)
 {
 	request_refuse(request, status);
 	parser->swallow = header->body_size;
@@ -117,7 +117,8 @@ refuse_body(struct parser *parser, const struct binary_header *header, size_t *c
 
 /* As refuse_body, for a request that is no use of its opcode: the client doesn't speak this protocol, so it is closed. */
 static enum parse_status
-refuse_client(struct parser *parser, const struct binary_header *header, size_t *consumed, struct request *request)
+refuse_client(struct parser *parser, const struct binary_header *header, size_t *consumed,
+	struct request *request)
 {
 	request->options = REQUEST_CLOSE;
 	return refuse_body(parser, header, consumed, request, STATUS_INVALID_ARGUMENTS);
@@ -127,13 +128,15 @@ refuse_client(struct parser *parser, const struct binary_header *header, size_t 
 static bool
 form_fits(const struct opcode *opcode, const struct binary_header *header)
 {
-	if (header->extras_size != opcode->extras && !(opcode->form & EXTRAS_OPTIONAL && header->extras_size == 0))
+	if (header->extras_size != opcode->extras &&
+		!(opcode->form & EXTRAS_OPTIONAL && header->extras_size == 0))
 		return false;
 	if (opcode->form & KEY_NONE && header->key_size)
 		return false;
 	if (opcode->form & KEY_NEEDED && !header->key_size)
 		return false;
-	return opcode->form & BODY_VALUE || header->body_size == (uint32_t)header->extras_size + header->key_size;
+	return opcode->form & BODY_VALUE ||
+	       header->body_size == (uint32_t)header->extras_size + header->key_size;
 }
 
 /* What stands in the extras. A time to live is unsigned here: there is no way to say 'in the past'. */
@@ -151,7 +154,8 @@ extras_take(struct request *request, const struct binary_header *header, const u
 		request->delta = read_u64(extras);
 		request->initial = read_u64(extras + 8);
 		request->vivify_ttl = read_u32(extras + 16);
-		request->options |= request->vivify_ttl == UINT32_MAX ? REQUEST_CREATE_DENIED : REQUEST_VIVIFY;
+		request->options |=
+			request->vivify_ttl == UINT32_MAX ? REQUEST_CREATE_DENIED : REQUEST_VIVIFY;
 		break;
 	case VERB_FLUSH:
 		if (header->extras_size) {
@@ -169,7 +173,8 @@ extras_take(struct request *request, const struct binary_header *header, const u
 	default:
 		break;
 	}
-	if (header->cas && (request->verb == VERB_STORE || request->verb == VERB_ARITHMETIC || request->verb == VERB_DELETE)) {
+	if (header->cas && (request->verb == VERB_STORE || request->verb == VERB_ARITHMETIC ||
+				   request->verb == VERB_DELETE)) {
 		request->options |= REQUEST_CAS_COMPARE;
 		request->cas_compare = header->cas;
 		/* With a CAS number, add and replace are what set is. */
@@ -180,8 +185,9 @@ extras_take(struct request *request, const struct binary_header *header, const u
 
 /* The value of a store, at 'head' bytes: wait for it, hand it over or swallow it. */
 static enum parse_status
-value_take(struct parser *parser, const struct parse_limits *limits, const struct binary_header *header, const uint8_t *data,
-	size_t size, size_t *consumed, struct request *request)
+value_take(struct parser *parser, const struct parse_limits *limits,
+	const struct binary_header *header, const uint8_t *data, size_t size, size_t *consumed,
+	struct request *request)
 {
 	size_t head = BINARY_HEADER_SIZE + (size_t)header->extras_size + header->key_size;
 	uint64_t whole = (uint64_t)BINARY_HEADER_SIZE + header->body_size;
@@ -208,8 +214,8 @@ value_take(struct parser *parser, const struct parse_limits *limits, const struc
 }
 
 enum parse_status
-binary_parse(struct parser *parser, const struct parse_limits *limits, const uint8_t *data, size_t size, size_t *consumed,
-	struct request *request)
+binary_parse(struct parser *parser, const struct parse_limits *limits, const uint8_t *data,
+	size_t size, size_t *consumed, struct request *request)
 {
 	if (data[0] != BINARY_REQUEST)
 		return PARSE_CLOSE;
@@ -227,7 +233,8 @@ binary_parse(struct parser *parser, const struct parse_limits *limits, const uin
 	const struct opcode *opcode = &opcodes[header.opcode];
 	size_t head = BINARY_HEADER_SIZE + (size_t)header.extras_size + header.key_size;
 
-	request_begin(request, PROTOCOL_BINARY, opcode->form ? (enum command)opcode->command : COMMAND_NONE,
+	request_begin(request, PROTOCOL_BINARY,
+		opcode->form ? (enum command)opcode->command : COMMAND_NONE,
 		(enum verb)opcode->verb, (enum request_mode)opcode->mode);
 	request->opcode = header.opcode;
 	memcpy(&request->opaque, data + 12, sizeof request->opaque);
@@ -256,8 +263,8 @@ binary_parse(struct parser *parser, const struct parse_limits *limits, const uin
 }
 
 void
-binary_header_write(uint8_t *at, uint8_t opcode, uint16_t key_size, uint8_t extras_size, uint16_t status,
-	uint32_t body_size, uint32_t opaque, uint64_t cas)
+binary_header_write(uint8_t *at, uint8_t opcode, uint16_t key_size, uint8_t extras_size,
+	uint16_t status, uint32_t body_size, uint32_t opaque, uint64_t cas)
 {
 	at[0] = BINARY_REPLY;
 	at[1] = opcode;
@@ -274,10 +281,11 @@ binary_header_write(uint8_t *at, uint8_t opcode, uint16_t key_size, uint8_t extr
 
 /* Writes the header of a reply to this request; gives the byte behind it. */
 static uint8_t *
-put_header(uint8_t *at, const struct request *request, uint16_t key_size, uint8_t extras_size, uint16_t status,
-	uint64_t body_size, uint64_t cas)
+put_header(uint8_t *at, const struct request *request, uint16_t key_size, uint8_t extras_size,
+	uint16_t status, uint64_t body_size, uint64_t cas)
 {
-	binary_header_write(at, request->opcode, key_size, extras_size, status, (uint32_t)body_size, request->opaque, cas);
+	binary_header_write(at, request->opcode, key_size, extras_size, status, (uint32_t)body_size,
+		request->opaque, cas);
 	return at + BINARY_HEADER_SIZE;
 }
 
@@ -292,7 +300,8 @@ static void
 compose_error(struct reply_out *out, const struct request *request, enum status status)
 {
 	static const struct binary_error errors[STATUS_COUNT] = {
-#define STATUS(name, text, meta, binary, binary_text) [STATUS_##name] = {binary, sizeof(binary_text) - 1, binary_text},
+#define STATUS(name, text, meta, binary, binary_text)                                              \
+	[STATUS_##name] = {binary, sizeof(binary_text) - 1, binary_text},
 #include "proto/status.def"
 #undef STATUS
 	};
@@ -313,8 +322,8 @@ compose_hit(struct reply_out *out, const struct request *request, const struct r
 	uint16_t key_size = with_key ? request->key_size : 0;
 	uint8_t *at = compose_begin(out);
 
-	at = put_header(at, request, key_size, 4, 0, 4 + (uint64_t)key_size + (with_value ? reply->value_size : 0),
-		reply->cas);
+	at = put_header(at, request, key_size, 4, 0,
+		4 + (uint64_t)key_size + (with_value ? reply->value_size : 0), reply->cas);
 	write_u32(at, reply->client_flags);
 	at += 4;
 	if (with_key) {
@@ -336,7 +345,8 @@ compose_miss(struct reply_out *out, const struct request *request)
 		compose_error(out, request, STATUS_MISS);
 		return;
 	}
-	uint8_t *at = put_header(compose_begin(out), request, request->key_size, 0, 1, request->key_size, 0);
+	uint8_t *at = put_header(
+		compose_begin(out), request, request->key_size, 0, 1, request->key_size, 0);
 
 	memcpy(at, request->key, request->key_size);
 	compose_end(out, at + request->key_size);
@@ -355,7 +365,8 @@ compose_done(struct reply_out *out, const struct request *request, const struct 
 		write_u64(at, reply->number);
 		at += 8;
 	} else {
-		at = put_header(at, request, 0, 0, 0, 0, reply->status == STATUS_STORED ? reply->cas : 0);
+		at = put_header(
+			at, request, 0, 0, 0, 0, reply->status == STATUS_STORED ? reply->cas : 0);
 	}
 	compose_end(out, at);
 }
@@ -390,7 +401,8 @@ binary_compose(struct reply_out *out, const struct request *request, const struc
 	case STATUS_DELETED:
 	case STATUS_NUMBER:
 		if (request->verb == VERB_VERSION) {
-			compose_end(out, put_header(compose_begin(out), request, 0, 0, 0, reply->text.size, 0));
+			compose_end(out, put_header(compose_begin(out), request, 0, 0, 0,
+						 reply->text.size, 0));
 			reply_put(out, reply->text.data, reply->text.size);
 		} else {
 			compose_done(out, request, reply);

@@ -11,7 +11,7 @@ static void
 piece_append(struct reply_out *out, const uint8_t *data, size_t size)
 {
 	check(out->piece_used < out->piece_size);
-	out->pieces[out->piece_used++] = (struct iovec){(void *)(uintptr_t)data, size};
+	out->pieces[out->piece_used++] = (struct iovec){(void *)data, size};
 	out->bytes += size;
 }
 
@@ -95,7 +95,7 @@ const char *
 command_text(enum command command)
 {
 	static const char *const texts[COMMAND_COUNT] = {
-#define COMMAND(name, text, verb, mode, sentence) [COMMAND_##name] = text,
+#define COMMAND(name, text, verb, mode, sentence) [COMMAND_##name] = (text),
 #include "proto/commands.def"
 #undef COMMAND
 		[COMMAND_NONE] = "",

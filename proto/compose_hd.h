@@ -49,8 +49,8 @@ compose_decimal(uint8_t *at, uint64_t number)
 
 /* The line above a value, with its line end. Room: COMPOSE_VALUE_LINE_MAX. Gives the byte behind it. */
 HD_FUNCTION uint8_t *
-compose_value_line(uint8_t *at, const uint8_t *key, size_t key_size, uint32_t client_flags, uint64_t value_size,
-	int with_cas, uint64_t cas)
+compose_value_line(uint8_t *at, const uint8_t *key, size_t key_size, uint32_t client_flags,
+	uint64_t value_size, int with_cas, uint64_t cas)
 {
 	at[0] = 'V';
 	at[1] = 'A';

@@ -205,7 +205,8 @@ options_settle(struct request *request)
 static enum status
 flags_status(const struct request *request, enum status status)
 {
-	if (request->command != COMMAND_MA || status == STATUS_BAD_MODE_ARITHMETIC || status == STATUS_OPAQUE_TOO_LONG)
+	if (request->command != COMMAND_MA || status == STATUS_BAD_MODE_ARITHMETIC ||
+		status == STATUS_OPAQUE_TOO_LONG)
 		return status;
 	return STATUS_BAD_ARITHMETIC_FLAG;
 }
@@ -301,7 +302,8 @@ put_item_flag(uint8_t *at, uint8_t letter, const struct request *request, const 
 {
 	bool fetch = request->verb == VERB_FETCH;
 	bool store = request->verb == VERB_STORE;
-	bool good = reply->status == STATUS_HIT || reply->status == STATUS_STORED || reply->status == STATUS_NUMBER;
+	bool good = reply->status == STATUS_HIT || reply->status == STATUS_STORED ||
+		    reply->status == STATUS_NUMBER;
 
 	switch (letter) {
 	case 'c':
@@ -392,7 +394,7 @@ static const char *
 status_code(const struct request *request, enum status status)
 {
 	static const char *const codes[STATUS_COUNT] = {
-#define STATUS(name, text, meta, binary, binary_text) [STATUS_##name] = meta,
+#define STATUS(name, text, meta, binary, binary_text) [STATUS_##name] = (meta),
 #include "proto/status.def"
 #undef STATUS
 	};
@@ -410,7 +412,8 @@ is_quiet(const struct request *request, enum status status)
 		return false;
 	if (request->verb == VERB_FETCH)
 		return status == STATUS_MISS;
-	return status == STATUS_OK || status == STATUS_STORED || status == STATUS_DELETED || status == STATUS_NUMBER;
+	return status == STATUS_OK || status == STATUS_STORED || status == STATUS_DELETED ||
+	       status == STATUS_NUMBER;
 }
 
 void
@@ -418,9 +421,10 @@ meta_compose(struct reply_out *out, const struct request *request, const struct 
 {
 	enum status status = request->verb == VERB_REFUSE ? request->status : reply->status;
 	const char *code = status_code(request, status);
-	bool value = request->options & REQUEST_VALUE_WANTED && (status == STATUS_HIT || status == STATUS_NUMBER);
+	bool value = request->options & REQUEST_VALUE_WANTED &&
+		     (status == STATUS_HIT || status == STATUS_NUMBER);
 	bool same = request->verb == VERB_FETCH && request->options & REQUEST_CAS_COMPARE &&
-		request->cas_compare == reply->cas;
+		    request->cas_compare == reply->cas;
 
 	if (request->verb == VERB_NOOP) {
 		reply_put(out, "MN\r\n", 4);
@@ -440,8 +444,9 @@ meta_compose(struct reply_out *out, const struct request *request, const struct 
 
 	if (value && !same) {
 		at = put_text(at, "VA ", 3);
-		at = compose_decimal(at,
-			status == STATUS_NUMBER ? compose_decimal_size(reply->number) : reply->value_size);
+		at = compose_decimal(at, status == STATUS_NUMBER
+						 ? compose_decimal_size(reply->number)
+						 : reply->value_size);
 	} else if (status == STATUS_HIT || status == STATUS_NUMBER) {
 		at = put_text(at, "HD", 2);
 		value = false;

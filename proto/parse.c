@@ -6,8 +6,8 @@
 #include "proto/text.h"
 
 enum parse_status
-request_parse(struct parser *parser, const struct parse_limits *limits, const uint8_t *data, size_t size, size_t *consumed,
-	struct request *request, uint8_t *key_decoded)
+request_parse(struct parser *parser, const struct parse_limits *limits, const uint8_t *data,
+	size_t size, size_t *consumed, struct request *request, uint8_t *key_decoded)
 {
 	*consumed = 0;
 	parser->wanted = 0;
@@ -20,9 +20,11 @@ request_parse(struct parser *parser, const struct parse_limits *limits, const ui
 	}
 	if (parser->protocol == PROTOCOL_UNKNOWN) {
 		if (limits->protocol != PROTOCOL_UNKNOWN)
-			parser->protocol = limits->protocol == PROTOCOL_BINARY ? PROTOCOL_BINARY : PROTOCOL_TEXT;
+			parser->protocol = limits->protocol == PROTOCOL_BINARY ? PROTOCOL_BINARY
+									       : PROTOCOL_TEXT;
 		else
-			parser->protocol = data[0] == BINARY_REQUEST ? PROTOCOL_BINARY : PROTOCOL_TEXT;
+			parser->protocol =
+				data[0] == BINARY_REQUEST ? PROTOCOL_BINARY : PROTOCOL_TEXT;
 	}
 	if (parser->protocol == PROTOCOL_BINARY)
 		return binary_parse(parser, limits, data, size, consumed, request);

@@ -32,8 +32,9 @@ scan_newline(const uint8_t *data, const uint8_t *end)
 		data++;
 	return data;
 #else
-	const uint8_t *found = data < end ?
-		(const uint8_t *)__builtin_memchr(data, '\n', (size_t)(end - data)) : end;
+	const uint8_t *found =
+		data < end ? (const uint8_t *)__builtin_memchr(data, '\n', (size_t)(end - data))
+			   : end;
 
 	return found ? found : end;
 #endif
@@ -118,10 +119,10 @@ scan_exptime(const uint8_t *text, size_t size, int64_t *exptime)
 }
 
 enum scan_get {
-	SCAN_GET_NOT,	 /* another command */
-	SCAN_GET_NO_KEY, /* no key stands on the line */
-	SCAN_GET_BAD_KEY,/* one key at least is too long */
-	SCAN_GET_KEYS,	 /* one or more keys, all legal */
+	SCAN_GET_NOT,	  /* another command */
+	SCAN_GET_NO_KEY,  /* no key stands on the line */
+	SCAN_GET_BAD_KEY, /* one key at least is too long */
+	SCAN_GET_KEYS,	  /* one or more keys, all legal */
 };
 
 /* Are all tokens of [at, end) keys? *count: how many stand there, when they are. */
@@ -148,7 +149,8 @@ scan_get_keys(const uint8_t *at, const uint8_t *end, uint32_t *count)
  * wants CAS numbers, says so in *cas.
  */
 HD_FUNCTION enum scan_get
-scan_get_line(const uint8_t *line, const uint8_t *end, const uint8_t **keys, uint32_t *count, int *cas)
+scan_get_line(
+	const uint8_t *line, const uint8_t *end, const uint8_t **keys, uint32_t *count, int *cas)
 {
 	if (end - line < 4 || line[0] != 'g' || line[1] != 'e' || line[2] != 't')
 		return SCAN_GET_NOT;

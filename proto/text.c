@@ -50,11 +50,14 @@ word_pack(const uint8_t *word, size_t size)
 }
 
 /* The same of a literal: a constant that the compiler folds. */
-#define LITERAL_BYTE(text, i)                                                                              \
-	((i) < sizeof(text) - 1 ? (uint64_t)(uint8_t)(text)[(i) < sizeof(text) ? (i) : 0] << (8 * (i)) : 0)
-#define LITERAL_PACK(text)                                                                                 \
-	(LITERAL_BYTE(text, 0) | LITERAL_BYTE(text, 1) | LITERAL_BYTE(text, 2) | LITERAL_BYTE(text, 3) |   \
-		LITERAL_BYTE(text, 4) | LITERAL_BYTE(text, 5) | LITERAL_BYTE(text, 6) | LITERAL_BYTE(text, 7))
+#define LITERAL_BYTE(text, i)                                                                      \
+	((i) < sizeof(text) - 1                                                                    \
+			? (uint64_t)(uint8_t)(text)[(i) < sizeof(text) ? (i) : 0] << (8 * (i))     \
+			: 0)
+#define LITERAL_PACK(text)                                                                         \
+	(LITERAL_BYTE(text, 0) | LITERAL_BYTE(text, 1) | LITERAL_BYTE(text, 2) |                   \
+		LITERAL_BYTE(text, 3) | LITERAL_BYTE(text, 4) | LITERAL_BYTE(text, 5) |            \
+		LITERAL_BYTE(text, 6) | LITERAL_BYTE(text, 7))
 
 /* The row of commands.def whose text is the word. The comparisons of numbers become one search in a tree of constants. */
 static enum command
@@ -65,16 +68,16 @@ command_find(const uint8_t *word, size_t size)
 	if (size == 0)
 		return COMMAND_NONE;
 	if (size <= 8) {
-#define COMMAND(name, text, verb, mode, sentence)                                                          \
-	if (sizeof(text) - 1 <= 8 && packed == LITERAL_PACK(text))                                         \
+#define COMMAND(name, text, verb, mode, sentence)                                                  \
+	if (sizeof(text) - 1 <= 8 && packed == LITERAL_PACK(text))                                 \
 		return COMMAND_##name;
 #include "proto/commands.def"
 #undef COMMAND
 		return COMMAND_NONE;
 	}
-#define COMMAND(name, text, verb, mode, sentence)                                                          \
-	if (sizeof(text) - 1 > 8 && sizeof(text) - 1 == size && packed == LITERAL_PACK(text) &&            \
-		hd_equal(word, text, sizeof(text) - 1))                                                    \
+#define COMMAND(name, text, verb, mode, sentence)                                                  \
+	if (sizeof(text) - 1 > 8 && sizeof(text) - 1 == size && packed == LITERAL_PACK(text) &&    \
+		hd_equal(word, text, sizeof(text) - 1))                                            \
 		return COMMAND_##name;
 #include "proto/commands.def"
 #undef COMMAND
@@ -138,8 +141,8 @@ parse_store(struct request *request, const struct text_line *line)
 	uint64_t number;
 
 	tokens_take(&tokens, line);
-	if (tokens.count < 4 ||
-		!scan_decimal(tokens.token[3].data, tokens.token[3].size, BODY_SIZE_MAX, &request->body_size)) {
+	if (tokens.count < 4 || !scan_decimal(tokens.token[3].data, tokens.token[3].size,
+					BODY_SIZE_MAX, &request->body_size)) {
 		request_refuse(request, STATUS_BAD_FORMAT);
 		return false;
 	}
@@ -153,8 +156,8 @@ parse_store(struct request *request, const struct text_line *line)
 	request->client_flags = (uint32_t)number;
 	if (request->command != COMMAND_CAS)
 		return true;
-	if (tokens.count < 5 ||
-		!scan_decimal(tokens.token[4].data, tokens.token[4].size, UINT64_MAX, &request->cas_compare))
+	if (tokens.count < 5 || !scan_decimal(tokens.token[4].data, tokens.token[4].size,
+					UINT64_MAX, &request->cas_compare))
 		request_refuse(request, STATUS_BAD_FORMAT);
 	else
 		request->options |= REQUEST_CAS_COMPARE;
@@ -179,7 +182,8 @@ parse_change(struct request *request, const struct text_line *line)
 		request->options |= REQUEST_TTL;
 		if (!scan_exptime(tokens.token[1].data, tokens.token[1].size, &request->exptime))
 			request_refuse(request, STATUS_BAD_EXPTIME);
-	} else if (!scan_decimal(tokens.token[1].data, tokens.token[1].size, UINT64_MAX, &request->delta)) {
+	} else if (!scan_decimal(tokens.token[1].data, tokens.token[1].size, UINT64_MAX,
+			   &request->delta)) {
 		request_refuse(request, STATUS_BAD_DELTA);
 	}
 }
@@ -247,7 +251,8 @@ parse_words(struct request *request, const struct text_line *line)
  * left of it starts at data.
  */
 static enum parse_status
-multiget_next(struct parser *parser, const uint8_t *data, size_t size, size_t *consumed, struct request *request)
+multiget_next(struct parser *parser, const uint8_t *data, size_t size, size_t *consumed,
+	struct request *request)
 {
 	const uint8_t *end = data + size, *at = data;
 	enum command command = (enum command)parser->multiget;
@@ -293,8 +298,8 @@ multiget_next(struct parser *parser, const uint8_t *data, size_t size, size_t *c
  * the first key.
  */
 static enum parse_status
-parse_fetch(struct parser *parser, const uint8_t *data, size_t size, size_t *consumed, const struct text_line *line,
-	struct request *request)
+parse_fetch(struct parser *parser, const uint8_t *data, size_t size, size_t *consumed,
+	const struct text_line *line, struct request *request)
 {
 	const uint8_t *at = line->at;
 	uint32_t count;
@@ -314,7 +319,8 @@ parse_fetch(struct parser *parser, const uint8_t *data, size_t size, size_t *con
 	enum scan_get keys = scan_get_keys(at, line->end, &count);
 
 	if (keys != SCAN_GET_KEYS) {
-		request_refuse(request, keys == SCAN_GET_BAD_KEY ? STATUS_BAD_FORMAT : STATUS_UNKNOWN_COMMAND);
+		request_refuse(request,
+			keys == SCAN_GET_BAD_KEY ? STATUS_BAD_FORMAT : STATUS_UNKNOWN_COMMAND);
 		return PARSE_REQUEST;
 	}
 	parser->multiget = request->command;
@@ -328,8 +334,8 @@ parse_fetch(struct parser *parser, const uint8_t *data, size_t size, size_t *con
 
 /* A command line is whole and its body, if it has one, follows at line->next: wait for it, hand it over or swallow it. */
 static enum parse_status
-parse_body(struct parser *parser, const struct parse_limits *limits, const uint8_t *data, size_t size, size_t *consumed,
-	const struct text_line *line, struct request *request)
+parse_body(struct parser *parser, const struct parse_limits *limits, const uint8_t *data,
+	size_t size, size_t *consumed, const struct text_line *line, struct request *request)
 {
 	size_t line_size = (size_t)(line->next - data);
 	uint64_t whole = line_size + request->body_size + 2;
@@ -392,7 +398,8 @@ parse_simple(struct request *request, const struct text_line *line)
  * A line that is no command. Requests of HTTP, which browsers can be made to send, close: their body would be run as commands.
  */
 static enum parse_status
-parse_unknown(const struct parse_limits *limits, struct request *request, const struct text_line *line)
+parse_unknown(
+	const struct parse_limits *limits, struct request *request, const struct text_line *line)
 {
 	struct text_tokens tokens;
 
@@ -400,7 +407,8 @@ parse_unknown(const struct parse_limits *limits, struct request *request, const 
 	if (tokens.count > 1 && tokens.last.size >= 5 && hd_equal(tokens.last.data, "HTTP/", 5))
 		return PARSE_CLOSE;
 	/* Leftovers of a body of a wrong length are often a letter or nothing: those are told apart. */
-	request_refuse(request, line->end - line->at < 2 ? STATUS_BAD_FORMAT : STATUS_UNKNOWN_COMMAND);
+	request_refuse(
+		request, line->end - line->at < 2 ? STATUS_BAD_FORMAT : STATUS_UNKNOWN_COMMAND);
 	if (limits->strict)
 		request->options |= REQUEST_CLOSE;
 	return PARSE_REQUEST;
@@ -408,7 +416,8 @@ parse_unknown(const struct parse_limits *limits, struct request *request, const 
 
 /* No line end in the window: how much longer may it be waited for? */
 static enum parse_status
-parse_unfinished(struct parser *parser, const struct parse_limits *limits, const uint8_t *data, size_t size)
+parse_unfinished(
+	struct parser *parser, const struct parse_limits *limits, const uint8_t *data, size_t size)
 {
 	const uint8_t *at = data, *end = data + size;
 
@@ -418,7 +427,8 @@ parse_unfinished(struct parser *parser, const struct parse_limits *limits, const
 	struct scan_token word = scan_token_next(&at, end);
 	enum command command = command_find(word.data, word.size);
 
-	if (command != COMMAND_GET && command != COMMAND_GETS && command != COMMAND_GAT && command != COMMAND_GATS)
+	if (command != COMMAND_GET && command != COMMAND_GETS && command != COMMAND_GAT &&
+		command != COMMAND_GATS)
 		return PARSE_CLOSE;
 	if (size > limits->line_bytes_max)
 		return PARSE_CLOSE;
@@ -427,13 +437,14 @@ parse_unfinished(struct parser *parser, const struct parse_limits *limits, const
 }
 
 enum parse_status
-text_parse(struct parser *parser, const struct parse_limits *limits, const uint8_t *data, size_t size, size_t *consumed,
-	struct request *request, uint8_t *key_decoded)
+text_parse(struct parser *parser, const struct parse_limits *limits, const uint8_t *data,
+	size_t size, size_t *consumed, struct request *request, uint8_t *key_decoded)
 {
 	if (parser->multiget_open)
 		return multiget_next(parser, data, size, consumed, request);
 	const uint8_t *end = data + size;
-	const uint8_t *newline = scan_newline(data + (parser->scanned < size ? parser->scanned : 0), end);
+	const uint8_t *newline =
+		scan_newline(data + (parser->scanned < size ? parser->scanned : 0), end);
 
 	if (newline == end)
 		return parse_unfinished(parser, limits, data, size);
@@ -443,8 +454,8 @@ text_parse(struct parser *parser, const struct parse_limits *limits, const uint8
 	enum command command = command_find(word.data, word.size);
 	bool meta = word.size == 2 && word.data[0] == 'm' && command != COMMAND_NONE;
 
-	request_begin(request, meta ? PROTOCOL_META : PROTOCOL_TEXT, command, text_commands[command].verb,
-		text_commands[command].mode);
+	request_begin(request, meta ? PROTOCOL_META : PROTOCOL_TEXT, command,
+		text_commands[command].verb, text_commands[command].mode);
 	*consumed = (size_t)(line.next - data);
 	switch (command) {
 	case COMMAND_GET:
@@ -489,7 +500,7 @@ void
 text_compose_status(struct reply_out *out, enum status status)
 {
 	static const struct slice lines[STATUS_COUNT] = {
-#define STATUS(name, text, meta, binary, binary_text)                                                      \
+#define STATUS(name, text, meta, binary, binary_text)                                              \
 	[STATUS_##name] = {(const uint8_t *)text "\r\n", sizeof(text) + 1},
 #include "proto/status.def"
 #undef STATUS
@@ -511,8 +522,9 @@ compose_fetch(struct reply_out *out, const struct request *request, const struct
 	if (reply->status == STATUS_HIT) {
 		uint8_t *at = compose_begin(out);
 
-		compose_end(out, compose_value_line(at, request->key, request->key_size, reply->client_flags,
-					 reply->value_size, (request->options & REQUEST_CAS_WANTED) != 0, reply->cas));
+		compose_end(out, compose_value_line(at, request->key, request->key_size,
+					 reply->client_flags, reply->value_size,
+					 (request->options & REQUEST_CAS_WANTED) != 0, reply->cas));
 		compose_value(out, reply);
 		reply_put(out, "\r\nEND\r\n", last ? 7 : 2);
 	} else if (last) {
@@ -547,8 +559,10 @@ text_compose(struct reply_out *out, const struct request *request, const struct 
 		reply_put(out, "VERSION ", 8);
 		reply_put(out, reply->text.data, reply->text.size);
 		reply_put(out, "\r\n", 2);
-	} else if (reply->status == STATUS_OK && (request->verb == VERB_QUIT || request->verb == VERB_SHUTDOWN))
+	} else if (reply->status == STATUS_OK &&
+		   (request->verb == VERB_QUIT || request->verb == VERB_SHUTDOWN))
 		return;
 	else
-		text_compose_status(out, reply->status == STATUS_MISS ? STATUS_NOT_FOUND : reply->status);
+		text_compose_status(
+			out, reply->status == STATUS_MISS ? STATUS_NOT_FOUND : reply->status);
 }

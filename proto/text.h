@@ -9,8 +9,9 @@
 #include "proto/request.h"
 
 /* As request_parse, for a connection known to be text and with nothing to swallow. */
-enum parse_status text_parse(struct parser *parser, const struct parse_limits *limits, const uint8_t *data, size_t size,
-	size_t *consumed, struct request *request, uint8_t *key_decoded);
+enum parse_status text_parse(struct parser *parser, const struct parse_limits *limits,
+	const uint8_t *data, size_t size, size_t *consumed, struct request *request,
+	uint8_t *key_decoded);
 
 /* As reply_compose, for a request in classic form. */
 void text_compose(struct reply_out *out, const struct request *request, const struct reply *reply);

@@ -56,7 +56,8 @@ udp_split_next(struct udp_split *split, struct iovec *iovecs, uint32_t iovec_siz
 		size_t take = left < room ? left : room;
 
 		if (take > 0) {
-			iovecs[used++] = (struct iovec){(uint8_t *)piece->iov_base + split->piece_offset, take};
+			iovecs[used++] = (struct iovec){
+				(uint8_t *)piece->iov_base + split->piece_offset, take};
 			split->piece_offset += take;
 			room -= take;
 		}

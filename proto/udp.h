@@ -16,9 +16,9 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#define UDP_FRAME_SIZE	 8
+#define UDP_FRAME_SIZE 8
 #define UDP_DATAGRAM_MAX 1400
-#define UDP_PAYLOAD_MAX	 (UDP_DATAGRAM_MAX - UDP_FRAME_SIZE)
+#define UDP_PAYLOAD_MAX (UDP_DATAGRAM_MAX - UDP_FRAME_SIZE)
 
 struct udp_frame {
 	uint16_t request_id;
@@ -52,6 +52,7 @@ struct udp_split {
  * UDP_PAYLOAD_MAX bytes together; gives how many, and 0 at the end. Only where iovecs run out is a datagram shorter that isn't the last:
  * then *bytes, which says how many bytes it holds, is below UDP_PAYLOAD_MAX, so give it piece_count, or 1392, iovecs.
  */
-uint32_t udp_split_next(struct udp_split *split, struct iovec *iovecs, uint32_t iovec_size, size_t *bytes);
+uint32_t udp_split_next(
+	struct udp_split *split, struct iovec *iovecs, uint32_t iovec_size, size_t *bytes);
 
 #endif

@@ -7,7 +7,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct parse_limits limits = {.value_bytes_max = 1048576, .window_bytes_max = 16384, .line_bytes_max = 1048576,
+	struct parse_limits limits = {.value_bytes_max = 1048576,
+		.window_bytes_max = 16384,
+		.line_bytes_max = 1048576,
 		.protocol = PROTOCOL_BINARY};
 
 	if (size < 2 || size > 8192)

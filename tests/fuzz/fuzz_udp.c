@@ -23,7 +23,7 @@ split(const uint8_t *data, size_t size)
 
 		if (take > size - at)
 			take = size - at;
-		pieces[i] = (struct iovec){(uint8_t *)(uintptr_t)data + at, take};
+		pieces[i] = (struct iovec){(uint8_t *)data + at, take};
 		at += take;
 	}
 	struct udp_split walk = {.pieces = pieces, .piece_count = 4};

@@ -85,7 +85,8 @@ main(int argc, char **argv)
 		const char *top = getenv("top_srcdir");
 		char *corpus;
 
-		if (asprintf(&corpus, "%s/tests/fuzz/corpus/%s", top ? top : ".", REPLAY_CORPUS) < 0)
+		if (asprintf(&corpus, "%s/tests/fuzz/corpus/%s", top ? top : ".", REPLAY_CORPUS) <
+			0)
 			abort();
 		failed |= replay(corpus);
 		free(corpus);

@@ -9,16 +9,32 @@
 #include <stdlib.h>
 
 static const char *const verb_names[] = {
-	[VERB_FETCH] = "FETCH", [VERB_STORE] = "STORE", [VERB_ARITHMETIC] = "ARITHMETIC", [VERB_TOUCH] = "TOUCH",
-	[VERB_DELETE] = "DELETE", [VERB_INSPECT] = "INSPECT", [VERB_NOOP] = "NOOP", [VERB_FLUSH] = "FLUSH",
-	[VERB_VERSION] = "VERSION", [VERB_VERBOSITY] = "VERBOSITY", [VERB_STATS] = "STATS",
-	[VERB_MEMLIMIT] = "MEMLIMIT", [VERB_SHUTDOWN] = "SHUTDOWN", [VERB_DEBUGTIME] = "DEBUGTIME",
-	[VERB_QUIT] = "QUIT", [VERB_REFUSE] = "REFUSE",
+	[VERB_FETCH] = "FETCH",
+	[VERB_STORE] = "STORE",
+	[VERB_ARITHMETIC] = "ARITHMETIC",
+	[VERB_TOUCH] = "TOUCH",
+	[VERB_DELETE] = "DELETE",
+	[VERB_INSPECT] = "INSPECT",
+	[VERB_NOOP] = "NOOP",
+	[VERB_FLUSH] = "FLUSH",
+	[VERB_VERSION] = "VERSION",
+	[VERB_VERBOSITY] = "VERBOSITY",
+	[VERB_STATS] = "STATS",
+	[VERB_MEMLIMIT] = "MEMLIMIT",
+	[VERB_SHUTDOWN] = "SHUTDOWN",
+	[VERB_DEBUGTIME] = "DEBUGTIME",
+	[VERB_QUIT] = "QUIT",
+	[VERB_REFUSE] = "REFUSE",
 };
 
 static const char *const mode_names[] = {
-	[MODE_NONE] = "", [MODE_SET] = "set", [MODE_ADD] = "add", [MODE_REPLACE] = "replace",
-	[MODE_APPEND] = "append", [MODE_PREPEND] = "prepend", [MODE_INCREMENT] = "increment",
+	[MODE_NONE] = "",
+	[MODE_SET] = "set",
+	[MODE_ADD] = "add",
+	[MODE_REPLACE] = "replace",
+	[MODE_APPEND] = "append",
+	[MODE_PREPEND] = "prepend",
+	[MODE_INCREMENT] = "increment",
 	[MODE_DECREMENT] = "decrement",
 };
 
@@ -29,19 +45,36 @@ static const char *const status_names[] = {
 };
 
 static const char *const option_names[] = {
-	"ttl", "vivify", "recache", "cas-compare", "cas-new", "invalidate", "no-bump", "remove-value", "binary-key",
-	"value", "quiet", "noreply", "cas", "key", "last", "close", "was", "no-create", "b", "mode-given",
+	"ttl",
+	"vivify",
+	"recache",
+	"cas-compare",
+	"cas-new",
+	"invalidate",
+	"no-bump",
+	"remove-value",
+	"binary-key",
+	"value",
+	"quiet",
+	"noreply",
+	"cas",
+	"key",
+	"last",
+	"close",
+	"was",
+	"no-create",
+	"b",
+	"mode-given",
 };
 
-static void __attribute__((format(printf, 2, 3)))
-put(struct feed *feed, const char *format, ...)
+static void __attribute__((format(printf, 2, 3))) put(struct feed *feed, const char *format, ...)
 {
 	va_list arguments;
 
 	for (;;) {
 		va_start(arguments, format);
-		int size = vsnprintf(feed->lines + feed->lines_size, feed->lines_room - feed->lines_size, format,
-			arguments);
+		int size = vsnprintf(feed->lines + feed->lines_size,
+			feed->lines_room - feed->lines_size, format, arguments);
 		va_end(arguments);
 		if (feed->lines_size + (size_t)size < feed->lines_room) {
 			feed->lines_size += (size_t)size;
@@ -95,7 +128,8 @@ put_request(struct feed *feed, const struct request *r, const uint8_t *body)
 			put(feed, " compare=%llu", (unsigned long long)r->cas_compare);
 		if (r->options & REQUEST_CAS_NEW)
 			put(feed, " new=%llu", (unsigned long long)r->cas_new);
-		if (r->verb == VERB_ARITHMETIC || r->verb == VERB_MEMLIMIT || r->verb == VERB_VERBOSITY)
+		if (r->verb == VERB_ARITHMETIC || r->verb == VERB_MEMLIMIT ||
+			r->verb == VERB_VERBOSITY)
 			put(feed, " delta=%llu", (unsigned long long)r->delta);
 		if (r->initial)
 			put(feed, " initial=%llu", (unsigned long long)r->initial);
@@ -119,7 +153,8 @@ within(const void *data, size_t size, const void *start, size_t room)
 }
 
 static void
-check_request(const struct request *r, const uint8_t *window, size_t size, const uint8_t *key_decoded, bool body)
+check_request(const struct request *r, const uint8_t *window, size_t size,
+	const uint8_t *key_decoded, bool body)
 {
 	check(r->verb <= VERB_REFUSE && r->status < STATUS_COUNT && r->command < COMMAND_COUNT);
 	if (r->verb == VERB_REFUSE) {
@@ -143,7 +178,8 @@ check_request(const struct request *r, const uint8_t *window, size_t size, const
 	if (r->arguments.size)
 		check(within(r->arguments.data, r->arguments.size, window, size));
 	if (r->verb == VERB_STORE && r->status == STATUS_OK && !body)
-		check(r->value.size == r->body_size && within(r->value.data, r->value.size, window, size));
+		check(r->value.size == r->body_size &&
+			within(r->value.data, r->value.size, window, size));
 }
 
 /* Replies of every status must fit the room that COMPOSE_ROOM promises, and count their bytes right. */
@@ -160,17 +196,29 @@ check_replies(const struct request *r)
 			struct slice pieces[2] = {{big, shape == 0 ? 512 : 4096}, {big, 700}};
 			struct reply reply = {
 				.status = (uint8_t)status,
-				.won = shape & 1, .stale = shape & 1, .win_sent = shape & 2, .fetched = shape & 2,
-				.key_binary = shape & 1, .size_class = 255, .client_flags = UINT32_MAX,
-				.last_access_s = UINT32_MAX, .ttl_s = shape ? INT64_MAX : -1, .cas = UINT64_MAX,
-				.number = UINT64_MAX, .item_bytes = UINT64_MAX, .pieces = pieces,
+				.won = shape & 1,
+				.stale = shape & 1,
+				.win_sent = shape & 2,
+				.fetched = shape & 2,
+				.key_binary = shape & 1,
+				.size_class = 255,
+				.client_flags = UINT32_MAX,
+				.last_access_s = UINT32_MAX,
+				.ttl_s = shape ? INT64_MAX : -1,
+				.cas = UINT64_MAX,
+				.number = UINT64_MAX,
+				.item_bytes = UINT64_MAX,
+				.pieces = pieces,
 				.piece_count = shape == 3 ? 2 : 1,
 				.value_size = pieces[0].size + (shape == 3 ? 700 : 0),
 				.text = SLICE_LITERAL("1.2.3"),
 			};
 			struct reply_out out = {
-				.text = text, .text_size = COMPOSE_ROOM, .pieces = iovecs,
-				.piece_size = 3 + reply.piece_count, .copy_max = 512,
+				.text = text,
+				.text_size = COMPOSE_ROOM,
+				.pieces = iovecs,
+				.piece_size = 3 + reply.piece_count,
+				.copy_max = 512,
 			};
 			uint64_t bytes = 0;
 
@@ -190,7 +238,9 @@ void
 feed_begin(struct feed *feed)
 {
 	*feed = (struct feed){
-		.limits = {.value_bytes_max = 1048576, .window_bytes_max = 16384, .line_bytes_max = 1048576},
+		.limits = {.value_bytes_max = 1048576,
+			.window_bytes_max = 16384,
+			.line_bytes_max = 1048576},
 		.first = SIZE_MAX,
 		.step = SIZE_MAX,
 	};
@@ -233,8 +283,8 @@ feed_run(struct feed *feed, const uint8_t *data, size_t size)
 
 		check(window);
 		memcpy(window, data + at, window_size);
-		enum parse_status status = request_parse(&parser, &feed->limits, window, window_size, &consumed,
-			&request, key_decoded);
+		enum parse_status status = request_parse(&parser, &feed->limits, window,
+			window_size, &consumed, &request, key_decoded);
 
 		if (status == PARSE_REQUEST || status == PARSE_BODY || status == PARSE_SKIP)
 			check(consumed > 0 && consumed <= window_size);
@@ -256,9 +306,11 @@ feed_run(struct feed *feed, const uint8_t *data, size_t size)
 		}
 		at += consumed;
 		if (status == PARSE_REQUEST || status == PARSE_BODY) {
-			uint64_t body = status == PARSE_BODY ? request.body_size + parser.body_end : 0;
+			uint64_t body =
+				status == PARSE_BODY ? request.body_size + parser.body_end : 0;
 
-			check_request(&request, window, window_size, key_decoded, status == PARSE_BODY);
+			check_request(
+				&request, window, window_size, key_decoded, status == PARSE_BODY);
 			if (feed->compose)
 				check_replies(&request);
 			if (body > size - at) {
@@ -266,7 +318,8 @@ feed_run(struct feed *feed, const uint8_t *data, size_t size)
 				free(window);
 				break;
 			}
-			put_request(feed, &request, status == PARSE_BODY ? data + at : request.value.data);
+			put_request(feed, &request,
+				status == PARSE_BODY ? data + at : request.value.data);
 			at += body;
 			if (have < at)
 				have = at;
@@ -285,15 +338,16 @@ feed_run(struct feed *feed, const uint8_t *data, size_t size)
 static void
 compare_one(const struct feed *whole, const struct feed *cut)
 {
-	if (cut->lines_size == whole->lines_size && memcmp(cut->lines, whole->lines, whole->lines_size) == 0)
+	if (cut->lines_size == whole->lines_size &&
+		memcmp(cut->lines, whole->lines, whole->lines_size) == 0)
 		return;
 	size_t before = cut->lines_size - 6;
 
 	if (cut->closed && cut->lines_size >= 6 && memcmp(cut->lines + before, "CLOSE\n", 6) == 0 &&
 		before <= whole->lines_size && memcmp(cut->lines, whole->lines, before) == 0)
 		return;
-	fprintf(stderr, "in one piece:\n%sfirst %zu bytes, then %zu at a time:\n%s", whole->lines, cut->first, cut->step,
-		cut->lines);
+	fprintf(stderr, "in one piece:\n%sfirst %zu bytes, then %zu at a time:\n%s", whole->lines,
+		cut->first, cut->step, cut->lines);
 	abort();
 }
 

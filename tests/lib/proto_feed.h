@@ -15,15 +15,15 @@
 
 struct feed {
 	struct parse_limits limits;
-	size_t first;  /* bytes in the first read */
-	size_t step;   /* bytes in each later one */
-	bool compose;  /* also compose replies of every status to every request and check what they promise */
+	size_t first; /* bytes in the first read */
+	size_t step;  /* bytes in each later one */
+	bool compose; /* also compose replies of every status to every request and check what they promise */
 	/* results */
-	char *lines;   /* freed by feed_end */
+	char *lines; /* freed by feed_end */
 	size_t lines_size;
 	size_t lines_room;
-	bool closed;   /* the last line is CLOSE, or a request that closes */
-	size_t left;   /* bytes that no request took: an unfinished one */
+	bool closed; /* the last line is CLOSE, or a request that closes */
+	size_t left; /* bytes that no request took: an unfinished one */
 };
 
 /* Limits as the daemon's defaults have them. */

@@ -22,9 +22,9 @@ struct table_row {
 };
 
 /* The input may hold bytes of value 0. */
-#define ROW(input, lines)                                                                                  \
-	{                                                                                                  \
-		input, sizeof(input) - 1, lines                                                            \
+#define ROW(input, lines)                                                                          \
+	{                                                                                          \
+		input, sizeof(input) - 1, lines                                                    \
 	}
 
 /* Runs of one letter, to write long keys in tables. */
@@ -46,7 +46,8 @@ table_run(const struct parse_limits *limits, const struct table_row *rows, size_
 		if (strcmp(feed.lines, rows[i].lines) != 0)
 			print_error("input: %s\n", rows[i].input);
 		assert_string_equal(feed.lines, rows[i].lines);
-		feed_compare(&feed.limits, (const uint8_t *)rows[i].input, rows[i].input_size, true);
+		feed_compare(
+			&feed.limits, (const uint8_t *)rows[i].input, rows[i].input_size, true);
 		feed_end(&feed);
 	}
 }

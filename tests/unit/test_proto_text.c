@@ -15,10 +15,12 @@ test_keys(void **state)
 		ROW("delete " K251 "\r\nincr " K251 " 1\r\ntouch " K251 " 1\r\n",
 			"REFUSE BAD_FORMAT\nREFUSE BAD_FORMAT\nREFUSE BAD_FORMAT\n"),
 		ROW("set k\tb 0 0 1\r\nx\r\n", "STORE set key=k\\x09b value=x\n"),
-		ROW("get\r\nget \r\ngets   \r\n", "REFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\n"),
+		ROW("get\r\nget \r\ngets   \r\n",
+			"REFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\n"),
 		ROW("get  k10   k10 \r\n", "FETCH key=k10 +value\nFETCH key=k10 +value +last\n"),
 		ROW("get a\rb c\r\n", "FETCH key=a\\x0db +value\nFETCH key=c +value +last\n"),
-		ROW("get a \r b\r\n", "FETCH key=a +value\nFETCH key=\\x0d +value\nFETCH key=b +value +last\n"),
+		ROW("get a \r b\r\n",
+			"FETCH key=a +value\nFETCH key=\\x0d +value\nFETCH key=b +value +last\n"),
 		ROW("get a \r\n", "FETCH key=a +value +last\n"),
 		ROW("get a\r\r\n", "FETCH key=a\\x0d +value +last\n"),
 		ROW("get a\n", "FETCH key=a +value +last\n"),
@@ -32,14 +34,18 @@ static void
 test_fetch(void **state)
 {
 	static const struct table_row rows[] = {
-		ROW("gets a b\r\nget c\r\n", "FETCH key=a +value +cas\nFETCH key=b +value +cas +last\nFETCH key=c +value +last\n"),
-		ROW("gat 10 a b\r\n", "FETCH key=a exptime=10 +ttl +value\nFETCH key=b exptime=10 +ttl +value +last\n"),
+		ROW("gets a b\r\nget c\r\n", "FETCH key=a +value +cas\nFETCH key=b +value +cas "
+					     "+last\nFETCH key=c +value +last\n"),
+		ROW("gat 10 a b\r\n", "FETCH key=a exptime=10 +ttl +value\nFETCH key=b exptime=10 "
+				      "+ttl +value +last\n"),
 		ROW("gats -1 a\r\n", "FETCH key=a exptime=-1 +ttl +value +cas +last\n"),
 		ROW("gat\r\ngat 10\r\ngat x k\r\ngat 1x k\r\n",
-			"REFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\nREFUSE BAD_EXPTIME\nREFUSE BAD_EXPTIME\n"),
+			"REFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\nREFUSE "
+			"BAD_EXPTIME\nREFUSE BAD_EXPTIME\n"),
 		ROW("get n5 noreply\r\n", "FETCH key=n5 +value\nFETCH key=noreply +value +last\n"),
 		ROW(" get a\r\n", "FETCH key=a +value +last\n"),
-		ROW("getx a\r\ngetsx a\r\nGET a\r\n", "REFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\n"),
+		ROW("getx a\r\ngetsx a\r\nGET a\r\n",
+			"REFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\n"),
 	};
 
 	(void)state;
@@ -51,30 +57,41 @@ test_store(void **state)
 {
 	static const struct table_row rows[] = {
 		ROW("set s1 0 0 0\r\n\r\n", "STORE set key=s1 value=\n"),
-		ROW("set s2 0 0 6\r\nab\r\ncd\r\nmn\r\n", "STORE set key=s2 value=ab\\x0d\\x0acd\nNOOP\n"),
-		ROW("set s4 0 0 5\r\nEND\r\n\r\nmn\r\n", "STORE set key=s4 value=END\\x0d\\x0a\nNOOP\n"),
-		ROW("set s5 0 0 3\r\nabcdef\r\nmn\r\n", "REFUSE BAD_CHUNK\nREFUSE BAD_FORMAT\nNOOP\n"),
+		ROW("set s2 0 0 6\r\nab\r\ncd\r\nmn\r\n",
+			"STORE set key=s2 value=ab\\x0d\\x0acd\nNOOP\n"),
+		ROW("set s4 0 0 5\r\nEND\r\n\r\nmn\r\n",
+			"STORE set key=s4 value=END\\x0d\\x0a\nNOOP\n"),
+		ROW("set s5 0 0 3\r\nabcdef\r\nmn\r\n",
+			"REFUSE BAD_CHUNK\nREFUSE BAD_FORMAT\nNOOP\n"),
 		ROW("set s7 0 0 -1\r\nmn\r\n", "REFUSE BAD_FORMAT\nNOOP\n"),
 		ROW("set s8 0 0 4294967295\r\nmn\r\n", "REFUSE BAD_FORMAT\nNOOP\n"),
 		ROW("set s8 0 0 2147483646\r\nmn\r\n", "REFUSE BAD_FORMAT\nNOOP\n"),
 		ROW("set s10 0 0 abc\r\nmn\r\n", "REFUSE BAD_FORMAT\nNOOP\n"),
 		ROW("set s11 0 0\r\nmn\r\nset\r\n", "REFUSE BAD_FORMAT\nNOOP\nREFUSE BAD_FORMAT\n"),
 		ROW("set s13 4294967296 0 1\r\nx\r\nmn\r\n", "REFUSE BAD_FORMAT\nNOOP\n"),
-		ROW("set s13 4294967295 0 1\r\nx\r\nmn\r\n", "STORE set key=s13 flags=4294967295 value=x\nNOOP\n"),
+		ROW("set s13 4294967295 0 1\r\nx\r\nmn\r\n",
+			"STORE set key=s13 flags=4294967295 value=x\nNOOP\n"),
 		ROW("set s14 -1 0 1\r\nx\r\nmn\r\n", "REFUSE BAD_FORMAT\nNOOP\n"),
 		ROW("set e10 0 abc 1\r\nx\r\nmn\r\n", "REFUSE BAD_FORMAT\nNOOP\n"),
 		ROW("set e1 0 -1 1\r\nx\r\n", "STORE set key=e1 exptime=-1 value=x\n"),
 		ROW("set e4 0 4294967295 1\r\nx\r\nset e4b 0 4294967296 1\r\nx\r\n",
 			"STORE set key=e4 exptime=-1 value=x\nSTORE set key=e4b value=x\n"),
-		ROW("add a 1 2 1\r\nx\r\nreplace a 1 2 1\r\nx\r\nappend a 1 2 1\r\nx\r\nprepend a 1 2 1\r\nx\r\n",
-			"STORE add key=a flags=1 exptime=2 value=x\nSTORE replace key=a flags=1 exptime=2 value=x\n"
-			"STORE append key=a flags=1 exptime=2 value=x\nSTORE prepend key=a flags=1 exptime=2 value=x\n"),
-		ROW("set s22 0 0 1\nx\r\nget s22\n", "STORE set key=s22 value=x\nFETCH key=s22 +value +last\n"),
-		ROW("SET s23 0 0 1\r\nx\r\nmn\r\n", "REFUSE UNKNOWN_COMMAND\nREFUSE BAD_FORMAT\nNOOP\n"),
-		ROW("cas c2 0 0 1 99\r\ny\r\n", "STORE set key=c2 compare=99 value=y +cas-compare\n"),
+		ROW("add a 1 2 1\r\nx\r\nreplace a 1 2 1\r\nx\r\nappend a 1 2 1\r\nx\r\nprepend a "
+		    "1 2 1\r\nx\r\n",
+			"STORE add key=a flags=1 exptime=2 value=x\nSTORE replace key=a flags=1 "
+			"exptime=2 value=x\n"
+			"STORE append key=a flags=1 exptime=2 value=x\nSTORE prepend key=a flags=1 "
+			"exptime=2 value=x\n"),
+		ROW("set s22 0 0 1\nx\r\nget s22\n",
+			"STORE set key=s22 value=x\nFETCH key=s22 +value +last\n"),
+		ROW("SET s23 0 0 1\r\nx\r\nmn\r\n",
+			"REFUSE UNKNOWN_COMMAND\nREFUSE BAD_FORMAT\nNOOP\n"),
+		ROW("cas c2 0 0 1 99\r\ny\r\n",
+			"STORE set key=c2 compare=99 value=y +cas-compare\n"),
 		ROW("cas c4 0 0 1\r\nx\r\nmn\r\n", "REFUSE BAD_FORMAT\nNOOP\n"),
 		ROW("cas c5 0 0 1 abc\r\nx\r\nmn\r\n", "REFUSE BAD_FORMAT\nNOOP\n"),
-		ROW("cas c5 0 0 1 18446744073709551616\r\nx\r\nmn\r\n", "REFUSE BAD_FORMAT\nNOOP\n"),
+		ROW("cas c5 0 0 1 18446744073709551616\r\nx\r\nmn\r\n",
+			"REFUSE BAD_FORMAT\nNOOP\n"),
 	};
 
 	(void)state;
@@ -86,14 +103,21 @@ test_noreply(void **state)
 {
 	static const struct table_row rows[] = {
 		ROW("set n1 0 0 1 noreply\r\nx\r\n", "STORE set key=n1 value=x +noreply\n"),
-		ROW("cas n1 0 0 1 7 noreply\r\nx\r\n", "STORE set key=n1 compare=7 value=x +cas-compare +noreply\n"),
-		ROW("incr n4 1 noreply\r\ntouch a 1 noreply\r\ndelete a noreply\r\ndelete a 0 noreply\r\n",
-			"ARITHMETIC increment key=n4 delta=1 +noreply\nTOUCH key=a exptime=1 +ttl +noreply\n"
+		ROW("cas n1 0 0 1 7 noreply\r\nx\r\n",
+			"STORE set key=n1 compare=7 value=x +cas-compare +noreply\n"),
+		ROW("incr n4 1 noreply\r\ntouch a 1 noreply\r\ndelete a noreply\r\ndelete a 0 "
+		    "noreply\r\n",
+			"ARITHMETIC increment key=n4 delta=1 +noreply\nTOUCH key=a exptime=1 +ttl "
+			"+noreply\n"
 			"DELETE key=a +noreply\nDELETE key=a +noreply\n"),
-		ROW("set n7 0 0 abc noreply\r\nx\r\nmn\r\n", "REFUSE BAD_FORMAT\nREFUSE BAD_FORMAT\nNOOP\n"),
-		ROW("set " K251 " 0 0 1 noreply\r\nx\r\nmn\r\n", "REFUSE BAD_FORMAT +noreply\nNOOP\n"),
-		ROW("set n8 0 0 3 noreply\r\nabcde\r\n", "REFUSE BAD_CHUNK +noreply\nREFUSE BAD_FORMAT\n"),
-		ROW("flush_all noreply\r\nflush_all 5 noreply\r\n", "FLUSH +noreply\nFLUSH exptime=5 +ttl +noreply\n"),
+		ROW("set n7 0 0 abc noreply\r\nx\r\nmn\r\n",
+			"REFUSE BAD_FORMAT\nREFUSE BAD_FORMAT\nNOOP\n"),
+		ROW("set " K251 " 0 0 1 noreply\r\nx\r\nmn\r\n",
+			"REFUSE BAD_FORMAT +noreply\nNOOP\n"),
+		ROW("set n8 0 0 3 noreply\r\nabcde\r\n",
+			"REFUSE BAD_CHUNK +noreply\nREFUSE BAD_FORMAT\n"),
+		ROW("flush_all noreply\r\nflush_all 5 noreply\r\n",
+			"FLUSH +noreply\nFLUSH exptime=5 +ttl +noreply\n"),
 		ROW("verbosity 1 noreply\r\n", "VERBOSITY delta=1 +noreply\n"),
 		ROW("delete noreply\r\n", "DELETE key=noreply\n"),
 	};
@@ -107,12 +131,16 @@ test_changes(void **state)
 {
 	static const struct table_row rows[] = {
 		ROW("delete d1\r\ndelete d1 0\r\ndelete d2 10\r\ndelete d2 0 0\r\ndelete\r\n",
-			"DELETE key=d1\nDELETE key=d1\nREFUSE BAD_DELETE\nREFUSE BAD_DELETE\nREFUSE BAD_FORMAT\n"),
+			"DELETE key=d1\nDELETE key=d1\nREFUSE BAD_DELETE\nREFUSE "
+			"BAD_DELETE\nREFUSE BAD_FORMAT\n"),
 		ROW("incr a 1\r\ndecr a 18446744073709551615\r\n",
-			"ARITHMETIC increment key=a delta=1\nARITHMETIC decrement key=a delta=18446744073709551615\n"),
+			"ARITHMETIC increment key=a delta=1\nARITHMETIC decrement key=a "
+			"delta=18446744073709551615\n"),
 		ROW("incr i5 -1\r\nincr i5 abc\r\nincr i5 18446744073709551616\r\nincr i5\r\n",
-			"REFUSE BAD_DELTA\nREFUSE BAD_DELTA\nREFUSE BAD_DELTA\nREFUSE BAD_FORMAT\n"),
-		ROW("touch a 10\r\ntouch a x\r\ntouch a\r\n", "TOUCH key=a exptime=10 +ttl\nREFUSE BAD_EXPTIME\nREFUSE BAD_FORMAT\n"),
+			"REFUSE BAD_DELTA\nREFUSE BAD_DELTA\nREFUSE BAD_DELTA\nREFUSE "
+			"BAD_FORMAT\n"),
+		ROW("touch a 10\r\ntouch a x\r\ntouch a\r\n",
+			"TOUCH key=a exptime=10 +ttl\nREFUSE BAD_EXPTIME\nREFUSE BAD_FORMAT\n"),
 	};
 
 	(void)state;
@@ -130,12 +158,15 @@ test_admin(void **state)
 		ROW("stats\r\nstats items\r\nstats  cachedump 1 2 \r\n",
 			"STATS\nSTATS arguments=items\nSTATS arguments=cachedump 1 2\n"),
 		ROW("shutdown\r\nshutdown graceful\r\n", "SHUTDOWN\nSHUTDOWN arguments=graceful\n"),
-		ROW("cache_memlimit abc\r\ncache_memlimit 0\r\ncache_memlimit 64\r\ncache_memlimit\r\n",
-			"REFUSE UNKNOWN_COMMAND\nMEMLIMIT delta=0\nMEMLIMIT delta=64\nREFUSE UNKNOWN_COMMAND\n"),
+		ROW("cache_memlimit abc\r\ncache_memlimit 0\r\ncache_memlimit "
+		    "64\r\ncache_memlimit\r\n",
+			"REFUSE UNKNOWN_COMMAND\nMEMLIMIT delta=0\nMEMLIMIT delta=64\nREFUSE "
+			"UNKNOWN_COMMAND\n"),
 		ROW("config get cluster\r\nlru_crawler metadump all\r\nslabs reassign 1 2\r\n",
 			"REFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\n"),
 		ROW("quit\r\nmn\r\n", "QUIT +close\n"),
-		ROW("quitx\r\nflush_al\r\nflush_allx\r\n", "REFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\n"),
+		ROW("quitx\r\nflush_al\r\nflush_allx\r\n",
+			"REFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\n"),
 	};
 
 	(void)state;
@@ -149,12 +180,15 @@ test_framing(void **state)
 		ROW(" \r\nmn\r\n", "REFUSE BAD_FORMAT\nNOOP\n"),
 		ROW("\r\n\nmn\r\n", "REFUSE BAD_FORMAT\nREFUSE BAD_FORMAT\nNOOP\n"),
 		ROW("     \r\n", "REFUSE BAD_FORMAT\n"),
-		ROW("boguscommand x y\r\nhi\r\n", "REFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\n"),
+		ROW("boguscommand x y\r\nhi\r\n",
+			"REFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\n"),
 		ROW("POST / HTTP/1.1\r\nHost: x\r\n\r\nset a 0 0 1\r\nx\r\n", "CLOSE\n"),
 		ROW("DELETE HTTP/1.1\r\n", "CLOSE\n"),
 		ROW("get HTTP/1.1\r\n", "FETCH key=HTTP/1.1 +value +last\n"),
-		ROW("mn\r\n\x80\x0a\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", "NOOP\nREFUSE BAD_FORMAT\n"),
-		ROW("set a 0 0 1\r\nx\r\nget a\r\ndelete a\r\nge", "STORE set key=a value=x\nFETCH key=a +value +last\nDELETE key=a\n"),
+		ROW("mn\r\n\x80\x0a\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+			"NOOP\nREFUSE BAD_FORMAT\n"),
+		ROW("set a 0 0 1\r\nx\r\nget a\r\ndelete a\r\nge",
+			"STORE set key=a value=x\nFETCH key=a +value +last\nDELETE key=a\n"),
 	};
 
 	(void)state;
@@ -179,7 +213,8 @@ static void
 test_long_lines(void **state)
 {
 	static char line[20000];
-	struct parse_limits limits = {.value_bytes_max = 1048576, .window_bytes_max = 16384, .line_bytes_max = 12000};
+	struct parse_limits limits = {
+		.value_bytes_max = 1048576, .window_bytes_max = 16384, .line_bytes_max = 12000};
 	struct feed feed;
 	size_t size;
 
@@ -215,7 +250,8 @@ test_long_lines(void **state)
 static void
 test_large_bodies(void **state)
 {
-	struct parse_limits limits = {.value_bytes_max = 1000, .window_bytes_max = 200, .line_bytes_max = 12000};
+	struct parse_limits limits = {
+		.value_bytes_max = 1000, .window_bytes_max = 200, .line_bytes_max = 12000};
 	static char input[4096];
 	size_t size;
 
@@ -237,7 +273,8 @@ test_large_bodies(void **state)
 static void
 test_body_status(void **state)
 {
-	struct parse_limits limits = {.value_bytes_max = 1000, .window_bytes_max = 200, .line_bytes_max = 12000};
+	struct parse_limits limits = {
+		.value_bytes_max = 1000, .window_bytes_max = 200, .line_bytes_max = 12000};
 	struct parser parser = {0};
 	struct request request;
 	uint8_t key[KEY_SIZE_MAX];
@@ -245,7 +282,8 @@ test_body_status(void **state)
 	static const char line[] = "set abc 5 0 900\r\n12345";
 
 	(void)state;
-	assert_int_equal(request_parse(&parser, &limits, (const uint8_t *)line, sizeof line - 1, &consumed, &request, key),
+	assert_int_equal(request_parse(&parser, &limits, (const uint8_t *)line, sizeof line - 1,
+				 &consumed, &request, key),
 		PARSE_BODY);
 	assert_int_equal(consumed, 17);
 	assert_int_equal(request.body_size, 900);
@@ -253,11 +291,13 @@ test_body_status(void **state)
 	/* In a datagram no more will come: it is just not whole. */
 	parser = (struct parser){0};
 	limits.datagram = true;
-	assert_int_equal(request_parse(&parser, &limits, (const uint8_t *)line, sizeof line - 1, &consumed, &request, key),
+	assert_int_equal(request_parse(&parser, &limits, (const uint8_t *)line, sizeof line - 1,
+				 &consumed, &request, key),
 		PARSE_MORE);
 	/* How much is needed is said. */
 	parser = (struct parser){0};
-	assert_int_equal(request_parse(&parser, &limits, (const uint8_t *)"set a 0 0 9\r\n", 13, &consumed, &request, key),
+	assert_int_equal(request_parse(&parser, &limits, (const uint8_t *)"set a 0 0 9\r\n", 13,
+				 &consumed, &request, key),
 		PARSE_MORE);
 	assert_int_equal(parser.wanted, 13 + 9 + 2);
 	assert_int_equal(consumed, 0);
@@ -266,13 +306,16 @@ test_body_status(void **state)
 static void
 test_strict(void **state)
 {
-	struct parse_limits limits = {.value_bytes_max = 1000, .window_bytes_max = 200, .line_bytes_max = 12000,
+	struct parse_limits limits = {.value_bytes_max = 1000,
+		.window_bytes_max = 200,
+		.line_bytes_max = 12000,
 		.strict = true};
 	static const struct table_row rows[] = {
 		ROW("sett a 0 0 9\r\nflush_all\r\n", "REFUSE UNKNOWN_COMMAND +close\n"),
 		ROW("set a 0 0 x\r\nflush_all\r\n", "REFUSE BAD_FORMAT +close\n"),
 		ROW("ms a x\r\nflush_all\r\n", "REFUSE BAD_FORMAT +close\n"),
-		ROW("set a x 0 9\r\nflush_all\r\nget b\r\n", "REFUSE BAD_FORMAT\nFETCH key=b +value +last\n"),
+		ROW("set a x 0 9\r\nflush_all\r\nget b\r\n",
+			"REFUSE BAD_FORMAT\nFETCH key=b +value +last\n"),
 	};
 
 	(void)state;
@@ -290,8 +333,10 @@ test_injection(void **state)
 		ROW("ms " K251 " 27\r\n" BODY "\r\nmn\r\n", "REFUSE BAD_FORMAT\nNOOP\n"),
 		ROW("ms a 27 ~\r\n" BODY "\r\nmn\r\n", "REFUSE BAD_FLAG\nNOOP\n"),
 		ROW("ms a 27 T1 T2\r\n" BODY "\r\nmn\r\n", "REFUSE DUPLICATE_FLAG\nNOOP\n"),
-		ROW("ms a 27 a b c d e f g h i j k l m n o p q r s\r\n" BODY "\r\nmn\r\n", "REFUSE BAD_FLAG\nNOOP\n"),
-		ROW("ms a 27 Oaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n" BODY "\r\nmn\r\n", "REFUSE OPAQUE_TOO_LONG\nNOOP\n"),
+		ROW("ms a 27 a b c d e f g h i j k l m n o p q r s\r\n" BODY "\r\nmn\r\n",
+			"REFUSE BAD_FLAG\nNOOP\n"),
+		ROW("ms a 27 Oaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n" BODY "\r\nmn\r\n",
+			"REFUSE OPAQUE_TOO_LONG\nNOOP\n"),
 		ROW("cas a 0 0 27 x\r\n" BODY "\r\nmn\r\n", "REFUSE BAD_FORMAT\nNOOP\n"),
 		ROW("append a -5 0 27\r\n" BODY "\r\nmn\r\n", "REFUSE BAD_FORMAT\nNOOP\n"),
 	};
@@ -304,7 +349,8 @@ test_injection(void **state)
 static void
 test_forced_protocol(void **state)
 {
-	struct parse_limits limits = {.value_bytes_max = 1000, .window_bytes_max = 200, .line_bytes_max = 12000};
+	struct parse_limits limits = {
+		.value_bytes_max = 1000, .window_bytes_max = 200, .line_bytes_max = 12000};
 
 	(void)state;
 	limits.protocol = PROTOCOL_BINARY;
@@ -320,7 +366,8 @@ test_command_words(void **state)
 	(void)state;
 	for (int i = 0; i < COMMAND_NONE; i++) {
 		const char *text = command_text((enum command)i);
-		struct parse_limits limits = {.value_bytes_max = 1000, .window_bytes_max = 200, .line_bytes_max = 12000};
+		struct parse_limits limits = {
+			.value_bytes_max = 1000, .window_bytes_max = 200, .line_bytes_max = 12000};
 		char line[64];
 
 		if (!*text)
@@ -330,12 +377,14 @@ test_command_words(void **state)
 			struct request request;
 			uint8_t key[KEY_SIZE_MAX];
 			size_t consumed;
-			int size = snprintf(line, sizeof line, "%s%s 1 1 1 1 1\r\n1\r\n", text, wrong == 1 ? "_" : "");
+			int size = snprintf(line, sizeof line, "%s%s 1 1 1 1 1\r\n1\r\n", text,
+				wrong == 1 ? "_" : "");
 
 			if (wrong == 2)
 				line[0] ^= 0x20;
-			assert_int_equal(request_parse(&parser, &limits, (const uint8_t *)line, (size_t)size, &consumed,
-						 &request, key), PARSE_REQUEST);
+			assert_int_equal(request_parse(&parser, &limits, (const uint8_t *)line,
+						 (size_t)size, &consumed, &request, key),
+				PARSE_REQUEST);
 			assert_int_equal(request.command, wrong ? COMMAND_NONE : i);
 		}
 	}

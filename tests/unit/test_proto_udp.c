@@ -16,18 +16,23 @@ test_read(void **state)
 	struct udp_frame frame;
 
 	(void)state;
-	assert_true(udp_frame_read(&frame, (const uint8_t *)"\x00\xa1\x00\x00\x00\x01\x00\x00get foo\r\n", 17));
+	assert_true(udp_frame_read(
+		&frame, (const uint8_t *)"\x00\xa1\x00\x00\x00\x01\x00\x00get foo\r\n", 17));
 	assert_int_equal(frame.request_id, 161);
 	assert_int_equal(frame.datagrams, 1);
 	/* What is reserved doesn't matter. */
 	assert_true(udp_frame_read(&frame, (const uint8_t *)"\xff\xff\x00\x00\x00\x01\x12\x34", 8));
 	assert_int_equal(frame.request_id, 65535);
 	for (size_t size = 0; size < UDP_FRAME_SIZE; size++)
-		assert_false(udp_frame_read(&frame, (const uint8_t *)"\x00\xa1\x00\x00\x00\x01\x00\x00", size));
+		assert_false(udp_frame_read(
+			&frame, (const uint8_t *)"\x00\xa1\x00\x00\x00\x01\x00\x00", size));
 	/* Parts of longer requests. */
-	assert_false(udp_frame_read(&frame, (const uint8_t *)"\x00\xa1\x00\x00\x00\x02\x00\x00", 8));
-	assert_false(udp_frame_read(&frame, (const uint8_t *)"\x00\xa1\x00\x01\x00\x02\x00\x00", 8));
-	assert_false(udp_frame_read(&frame, (const uint8_t *)"\x00\xa1\x00\x01\x00\x01\x00\x00", 8));
+	assert_false(
+		udp_frame_read(&frame, (const uint8_t *)"\x00\xa1\x00\x00\x00\x02\x00\x00", 8));
+	assert_false(
+		udp_frame_read(&frame, (const uint8_t *)"\x00\xa1\x00\x01\x00\x02\x00\x00", 8));
+	assert_false(
+		udp_frame_read(&frame, (const uint8_t *)"\x00\xa1\x00\x01\x00\x01\x00\x00", 8));
 }
 
 static void
@@ -50,7 +55,8 @@ test_count(void **state)
 	assert_int_equal(udp_datagram_count(1392), 1);
 	assert_int_equal(udp_datagram_count(1393), 2);
 	/* A value of 20000 bytes with its lines takes 15. */
-	assert_int_equal(udp_datagram_count(20000 + sizeof "VALUE big 0 20000\r\n\r\nEND\r\n" - 1), 15);
+	assert_int_equal(
+		udp_datagram_count(20000 + sizeof "VALUE big 0 20000\r\n\r\nEND\r\n" - 1), 15);
 	assert_int_equal(udp_datagram_count((uint64_t)UINT16_MAX * UDP_PAYLOAD_MAX), UINT16_MAX);
 	assert_int_equal(udp_datagram_count((uint64_t)UINT16_MAX * UDP_PAYLOAD_MAX + 1), 0);
 	assert_int_equal(udp_datagram_count(UINT64_MAX / 2), 0);
