@@ -229,6 +229,21 @@ body_seal_count(const struct memory *memory)
 	return count ? count : 1;
 }
 
+/*
+ * Whoever needs many segments at once (a store that gives all back when one is refused) would never get them from the few that are
+ * kept free: each refusal asks for more, up to what the largest value takes, and each second without halves it.
+ */
+static void
+want_more(struct memory *memory)
+{
+	uint32_t most = READ(memory->allowed) / 2, boost = READ(memory->boost);
+
+	if (most > body_count_max(memory))
+		most = body_count_max(memory);
+	boost = boost ? 2 * boost : 2;
+	atomic_store_explicit(&memory->boost, boost < most ? boost : most, memory_order_relaxed);
+}
+
 enum memory_status
 memory_body_borrow(struct memory_thread *thread, uint32_t now_s, uint32_t *segment)
 {
@@ -247,6 +262,7 @@ memory_body_borrow(struct memory_thread *thread, uint32_t now_s, uint32_t *segme
 	if (*segment)
 		return MEMORY_OK;
 	atomic_fetch_sub(&memory->bodies_unfinished, 1);
+	want_more(memory);
 	return no_segment(memory);
 }
 
@@ -320,6 +336,6 @@ memory_body_release(struct memory *memory, const uint32_t *segments, uint32_t co
 	if (!published)
 		unfinished_less(memory, count);
 	atomic_store(&memory->exhausted, false);
-	if (pool_free_count(memory) < (int64_t)READ(memory->target))
+	if (pool_free_count(memory) < pool_target(memory))
 		pool_wake(memory);
 }

@@ -19,9 +19,14 @@ set_of(const struct ghost *ghost, uint64_t hash)
 }
 
 void
-ghost_set(struct ghost *ghost, _Atomic uint32_t *words, uint32_t sets)
+ghost_init(struct ghost *ghost, _Atomic uint32_t *words)
 {
-	ghost->words = words;
+	*ghost = (struct ghost){ .words = words };
+}
+
+void
+ghost_resize(struct ghost *ghost, uint32_t sets)
+{
 	atomic_store_explicit(&ghost->sets, sets, memory_order_relaxed);
 }
 

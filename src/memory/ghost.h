@@ -19,13 +19,15 @@
 #define GHOST_WAYS 16u
 
 struct ghost {
-	_Atomic uint32_t *words;
+	_Atomic uint32_t *words; /* constant */
 	_Atomic uint32_t sets; /* 0: remembers nothing */
 	uint64_t inserted;     /* the inserting thread */
 };
 
-/* words: zeroed, room for the most sets that there will be. */
-void ghost_set(struct ghost *ghost, _Atomic uint32_t *words, uint32_t sets);
+/* words: zeroed, room for the most sets that there will ever be. */
+void ghost_init(struct ghost *ghost, _Atomic uint32_t *words);
+/* Most of what it remembers is lost. Any thread. */
+void ghost_resize(struct ghost *ghost, uint32_t sets);
 void ghost_insert(struct ghost *ghost, uint64_t hash);
 bool ghost_take(struct ghost *ghost, uint64_t hash);
 

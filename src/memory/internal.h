@@ -144,6 +144,7 @@ struct memory {
 	_Atomic uint32_t used; /* neither free nor bare */
 	_Atomic uint32_t allowed; /* segments that the limit leaves */
 	_Atomic uint32_t low, target, reserve;
+	_Atomic uint32_t boost;	  /* more free segments wanted for large values, that were refused some in the middle */
 	_Atomic uint32_t generation_count[GENERATIONS]; /* open and sealed */
 	_Atomic uint32_t bodies_count, bodies_unfinished, pinned_count;
 	_Atomic uint32_t generation_bodies[GENERATIONS];
@@ -239,6 +240,19 @@ enum step walk_sources(struct memory *memory, uint32_t now_s, struct budget budg
 enum step walk_scores(struct memory *memory, uint32_t now_s, struct budget budget);
 /* Seals reclaim's own open segments: those due, or all. */
 unsigned walk_seal_outputs(struct memory *memory, uint32_t now_s, bool all);
+
+/* Free segments below which the background is called, and up to which it works. */
+static inline int64_t
+pool_low(const struct memory *memory)
+{
+	return (int64_t)READ(memory->low) + READ(memory->boost);
+}
+
+static inline int64_t
+pool_target(const struct memory *memory)
+{
+	return (int64_t)READ(memory->target) + READ(memory->boost);
+}
 
 static inline struct segment *
 segment_at(const struct memory *memory, uint32_t segment)

@@ -29,7 +29,7 @@ reserve_ranges(struct memory *memory)
 		return false;
 
 	uint8_t *at = memory->tables;
-	memory->ghost.words = (_Atomic uint32_t *)at;
+	ghost_init(&memory->ghost, (_Atomic uint32_t *)at);
 	at += ghost_bytes;
 	memory->segments = (struct segment *)at;
 	at += n * sizeof(struct segment);
@@ -84,7 +84,7 @@ memory_create(const struct memory_options *options)
 	}
 	for (unsigned i = 0; i < memory->appenders_count; i++)
 		memory->appenders[i] = (struct appender){ .lock = ATOMIC_FLAG_INIT };
-	ghost_set(&memory->ghost, memory->ghost.words, memory_ghost_sets(memory, options->limit_bytes));
+	ghost_resize(&memory->ghost, memory_ghost_sets(memory, options->limit_bytes));
 	ask_for_huge_pages(memory);
 	pool_set_allowed(memory);
 	return memory;
@@ -223,7 +223,7 @@ memory_unpin(struct memory *memory, uint32_t segment)
 	atomic_fetch_sub(&memory->pinned_count, 1);
 	atomic_store(&memory->held_ready, true);
 	atomic_store(&memory->exhausted, false);
-	if (pool_free_count(memory) < (int64_t)READ(memory->target))
+	if (pool_free_count(memory) < pool_target(memory))
 		pool_wake(memory);
 }
 
@@ -246,7 +246,7 @@ memory_set_outside(struct memory *memory, uint64_t bytes)
 	pool_set_allowed(memory);
 	pool_trim(memory);
 	atomic_store(&memory->exhausted, false);
-	if (pool_free_count(memory) < (int64_t)READ(memory->low))
+	if (pool_free_count(memory) < pool_low(memory))
 		pool_wake(memory);
 }
 
@@ -264,7 +264,7 @@ memory_set_limit(struct memory *memory, uint64_t limit_bytes)
 		/* Else the kernel may make a huge page of what was given back, and resident memory grows again. */
 		pages_advise_huge(memory->arena.base, memory->arena_bytes, false);
 	atomic_store(&memory->limit_bytes, limit_bytes);
-	ghost_set(&memory->ghost, memory->ghost.words, memory_ghost_sets(memory, limit_bytes));
+	ghost_resize(&memory->ghost, memory_ghost_sets(memory, limit_bytes));
 	pool_set_allowed(memory);
 	pool_trim(memory);
 	atomic_store(&memory->exhausted, false);

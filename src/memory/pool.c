@@ -234,7 +234,7 @@ pool_take(struct memory *memory, enum taker taker, enum segment_state state, enu
 			COUNT(memory->bodies_count, 1);
 		}
 	}
-	bool short_of = pool_free_count(memory) < (int64_t)READ(memory->low);
+	bool short_of = pool_free_count(memory) < pool_low(memory);
 	pthread_mutex_unlock(&memory->pool);
 
 	if (short_of)

@@ -182,7 +182,7 @@ choose(struct memory *memory, uint32_t now_s)
 	if (scan_flushed(memory) || start_dead(memory, now_s, &young))
 		goto out;
 	int64_t ahead = pool_free_count(memory) + memory->grace.count;
-	if (ahead >= (int64_t)READ(memory->target))
+	if (ahead >= pool_target(memory))
 		step = young ? STEP_GRACE : STEP_IDLE;
 	else if (!start_compact(memory, &young) && !(memory->options.evict && start_eviction(memory, &young)))
 		step = young ? STEP_GRACE : STEP_IDLE;
@@ -245,6 +245,7 @@ upkeep(struct memory *memory, uint32_t now_s)
 	if (memory->upkeep_s == now_s)
 		return;
 	memory->upkeep_s = now_s;
+	atomic_store_explicit(&memory->boost, READ(memory->boost) / 2, memory_order_relaxed);
 	for (unsigned i = 0; i < memory->appenders_count; i++)
 		append_seal(memory, &memory->appenders[i], now_s, false);
 	walk_seal_outputs(memory, now_s, false);
@@ -265,7 +266,7 @@ seal_everything(struct memory *memory, uint32_t now_s)
 static bool
 nothing_left(struct memory *memory, uint32_t now_s)
 {
-	if (pool_free_count(memory) > (int64_t)READ(memory->reserve))
+	if (pool_free_count(memory) >= pool_target(memory))
 		return false;
 	if (seal_everything(memory, now_s))
 		return true;
@@ -306,7 +307,7 @@ memory_reclaim(struct memory_thread *thread, uint32_t now_s, uint32_t *next_s)
 
 	pthread_mutex_lock(&memory->pool);
 	uint32_t waiting = memory->grace.count;
-	bool needed = waiting >= GRACE_BATCH || pool_free_count(memory) < (int64_t)READ(memory->low);
+	bool needed = waiting >= GRACE_BATCH || pool_free_count(memory) < pool_low(memory);
 	pthread_mutex_unlock(&memory->pool);
 
 	if (step == STEP_GRACE || (waiting && (needed || step == STEP_IDLE))) {

@@ -317,6 +317,14 @@ store_set(struct store *store, struct memory_thread *thread, uint32_t key_number
 }
 
 void
+store_set_abort(struct store *store)
+{
+	if (upload.count)
+		memory_body_release(store->memory, upload.bodies, upload.count, false);
+	upload.count = 0;
+}
+
+void
 store_delete(struct store *store, uint32_t key_number)
 {
 	struct store_key *key = &store->keys[key_number];

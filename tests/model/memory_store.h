@@ -45,6 +45,8 @@ void store_close(struct store *store);
  */
 enum memory_status store_set(struct store *store, struct memory_thread *thread, uint32_t key, uint64_t value_bytes,
 			     uint32_t expiry_s, bool main, uint32_t now_s);
+/* Gives up a set that waits. */
+void store_set_abort(struct store *store);
 void store_delete(struct store *store, uint32_t key);
 /* Verifies the bytes and counts a read (up to 15). False on a miss. */
 bool store_get(struct store *store, uint32_t key, uint32_t now_s);
