@@ -154,14 +154,20 @@ items_drop(void *context, const struct item *item, uint32_t segment, uint32_t of
 	return same;
 }
 
+uint64_t
+store_hash(uint32_t key)
+{
+	uint64_t state = key + 1;
+
+	store_random(&state);
+	return store_random(&state);
+}
+
 static uint64_t
 items_hash(void *context, const struct item *item)
 {
-	uint64_t state = item_number(item) + 1;
-
 	(void)context;
-	store_random(&state);
-	return store_random(&state);
+	return store_hash(item_number(item));
 }
 
 const struct memory_items store_items = { items_reads, items_move, items_drop, items_hash };
@@ -293,7 +299,7 @@ store_set(struct store *store, struct memory_thread *thread, uint32_t key_number
 	lock(key);
 	uint32_t version = ++key->version;
 	write_head(place.item, key_number, value_bytes, expiry_s, bodies, count);
-	if (!count)
+	if (!count && !store->light)
 		write_value((uint8_t *)place.item + ITEM_HEADER + KEY_BYTES, key_number, version, 0, value_bytes);
 	for (uint32_t i = 0; i < count; i++) {
 		uint64_t from = (uint64_t)i * segment_bytes, left = value_bytes - from;
@@ -345,6 +351,8 @@ verify(struct store *store, uint32_t key, const struct item *item)
 	uint32_t count = item_large_count(item), segment_bytes = 1u << store->arena->segment_shift;
 
 	check(item_number(item) == key);
+	if (store->light)
+		return;
 	for (uint64_t at = 0; at < length; at += 8, word += WORD_STEP) {
 		const uint8_t *bytes = item_value(item) + at;
 
@@ -371,8 +379,9 @@ store_get(struct store *store, uint32_t key_number, uint32_t now_s)
 	if (item_expired(item, now_s))
 		return false;
 	verify(store, key_number, item);
+	static _Thread_local uint64_t random = 1;
 	unsigned reads = entry_reads(entry);
-	if (reads < 15)
+	if (reads < 15 && (reads < 4 || (store_random(&random) >> 32) % (1u << (reads - 3)) == 0))
 		atomic_compare_exchange_strong(&key->entry, &entry,
 					       entry_make(entry_segment(entry), entry_offset(entry), reads + 1));
 	return true;

@@ -28,6 +28,7 @@ struct store {
 	struct store_key *keys;
 	uint32_t keys_count;
 	bool evict;
+	bool light;	/* set after store_open: values are neither written nor verified */
 	_Atomic uint64_t moves, drops[3];
 	_Atomic uint32_t *now_s; /* the fake clock, for checks */
 };
@@ -48,7 +49,7 @@ enum memory_status store_set(struct store *store, struct memory_thread *thread, 
 /* Gives up a set that waits. */
 void store_set_abort(struct store *store);
 void store_delete(struct store *store, uint32_t key);
-/* Verifies the bytes and counts a read (up to 15). False on a miss. */
+/* Verifies the bytes and counts a read as the index does: exact to 4, then ever rarer. False on a miss. */
 bool store_get(struct store *store, uint32_t key, uint32_t now_s);
 /*
  * Pins the key's item beyond the turn: NULL when there is none or pins are refused. It must still be whole when it is
@@ -56,6 +57,8 @@ bool store_get(struct store *store, uint32_t key, uint32_t now_s);
  */
 const void *store_pin(struct store *store, uint32_t key);
 void store_unpin(struct store *store, uint32_t key, const void *pinned);
+/* Its hash, as memory gets it for the ghost. */
+uint64_t store_hash(uint32_t key);
 /* The segment that the key's item stands in, 0 none. */
 uint32_t store_segment(struct store *store, uint32_t key);
 
