@@ -36,7 +36,10 @@ def _number(part, data, at, play, eof):
         return Result(WRONG, at, "wanted a number")
     if match.end() == len(data) and not eof:
         return Result(PARTIAL, len(data))
-    if part.name:
+    if isinstance(part, transcript.Near):
+        if abs(int(match.group(0)) - part.number) > part.SECONDS_OFF:
+            return Result(WRONG, at, "wanted about %d" % part.number)
+    elif part.name:
         play.variables[part.name] = match.group(0)
     return Result(FULL, match.end())
 
@@ -105,7 +108,7 @@ def match(parts, data, at, play, eof, index=0):
         part = parts[index]
         if isinstance(part, bytes):
             step = _literal(part, data, at)
-        elif isinstance(part, transcript.Number):
+        elif isinstance(part, (transcript.Number, transcript.Near)):
             step = _number(part, data, at, play, eof)
         elif isinstance(part, transcript.Rest):
             end = data.find(b"\r\n", at)

@@ -77,6 +77,15 @@ class Number:
         self.name = name
 
 
+class Near:
+    """In an answer: a number of seconds, at most SECONDS_OFF from this one."""
+
+    SECONDS_OFF = 2
+
+    def __init__(self, number):
+        self.number = number
+
+
 class Rest:
     """In an answer: whatever is left of the line, without its CR LF."""
 
@@ -160,6 +169,8 @@ def _brace(inner, where, answer):
             return [Number()]
         if inner.startswith(">"):
             return [Number(inner[1:])]
+        if inner.startswith("~"):
+            return [Near(int(inner[1:]))]
         if inner == "*":
             return [Rest()]
         if inner == "lines":
