@@ -85,7 +85,7 @@ class Matching(unittest.TestCase):
     def test_binary(self):
         good = b"\x81\x00" + b"\0\0\4\0\0\0" + b"\0\0\0\5" + b"\0\0\0\7" + b"\0" * 7 + b"\x09" \
             + b"\0\0\0\1x"
-        head = "op=0x00 ext=4 opaque=7 cas=N body=\\0\\0\\0\\1x"
+        head = "op=0x00 ext=4 opaque=7 cas=N body=\\0\\0\\0\\x01x"
 
         def status(text, data):
             answer = transcript.BinaryAnswer(transcript._fields(text, "here"), "here")
@@ -94,7 +94,7 @@ class Matching(unittest.TestCase):
         self.assertEqual(status(head, good[:-1]), match.PARTIAL)
         for wrong in (head.replace("0x00", "0x01"), head.replace("ext=4", "ext=0"),
                       head.replace("=7", "=8"), head.replace("cas=N ", ""),
-                      head.replace("1x", "1y"), head + "z", head.replace("op", "status=1 op", 1)):
+                      head.replace("01x", "01y"), head + "z", head.replace("op", "status=1 op", 1)):
             self.assertEqual(status(wrong, good), match.WRONG, wrong)
         self.assertEqual(status(head, b"\x80" + good[1:]), match.WRONG)
         self.assertEqual(status(head, good[:5] + b"\1" + good[6:]), match.WRONG)
