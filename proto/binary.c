@@ -330,9 +330,9 @@ compose_hit(struct reply_out *out, const struct request *request, const struct r
 		memcpy(at, request->key, key_size);
 		at += key_size;
 	}
-	compose_end(out, at);
 	if (with_value)
-		compose_value(out, reply);
+		at = compose_value(out, at, reply);
+	compose_end(out, at);
 }
 
 /* A miss: GETK and GATK give the key back, the others say it in words. */

@@ -62,17 +62,24 @@ reply_refer(struct reply_out *out, const void *data, size_t size)
 		piece_append(out, data, size);
 }
 
-void
-compose_value(struct reply_out *out, const struct reply *reply)
+uint8_t *
+compose_value(struct reply_out *out, uint8_t *at, const struct reply *reply)
 {
-	if (reply->piece_count == 1) {
-		reply_refer(out, reply->pieces[0].data, reply->pieces[0].size);
-		return;
+	const struct slice *pieces = reply->pieces;
+
+	/* COMPOSE_ROOM is made for a header of under half of it, a copied value and what ends it. */
+	if (reply->piece_count == 1 && pieces->size <= out->copy_max &&
+		pieces->size <= COMPOSE_ROOM / 2 - 16) {
+		if (pieces->size)
+			memcpy(at, pieces->data, pieces->size);
+		return at + pieces->size;
 	}
+	compose_end(out, at);
 	for (uint32_t i = 0; i < reply->piece_count; i++) {
-		if (reply->pieces[i].size)
-			piece_append(out, reply->pieces[i].data, reply->pieces[i].size);
+		if (pieces[i].size)
+			piece_append(out, pieces[i].data, pieces[i].size);
 	}
+	return compose_begin(out);
 }
 
 void

@@ -21,7 +21,10 @@ compose_begin(struct reply_out *out)
 /* Appends what was written between compose_begin and end. */
 void compose_end(struct reply_out *out, const uint8_t *end);
 
-/* Appends the reply's value: a copy where it is short, else references. */
-void compose_value(struct reply_out *out, const struct reply *reply);
+/*
+ * Appends the reply's value behind the text that was written up to 'at': a copy where it is short, else references. Gives where text
+ * goes on, not yet appended: end it by compose_end.
+ */
+uint8_t *compose_value(struct reply_out *out, uint8_t *at, const struct reply *reply);
 
 #endif

@@ -467,9 +467,9 @@ meta_compose(struct reply_out *out, const struct request *request, const struct 
 		at = compose_decimal(at, reply->number);
 		at = put_text(at, "\r\n", 2);
 	}
-	compose_end(out, at);
 	if (value && status == STATUS_HIT) {
-		compose_value(out, reply);
-		reply_put(out, "\r\n", 2);
+		at = compose_value(out, at, reply);
+		at = put_text(at, "\r\n", 2);
 	}
+	compose_end(out, at);
 }

@@ -67,6 +67,34 @@ scan_space(const uint8_t *at, const uint8_t *end)
 	return at;
 }
 
+/* The first space or '\n' in [at, end), or end: where a get line's key ends, without looking for the line's end first. */
+HD_FUNCTION const uint8_t *
+scan_key_end(const uint8_t *at, const uint8_t *end)
+{
+#if defined(__SSE2__) && !defined(__CUDACC__)
+	typedef char bytes16 __attribute__((vector_size(16)));
+	const bytes16 spaces = {
+		' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
+	const bytes16 newlines = {'\n', '\n', '\n', '\n', '\n', '\n', '\n', '\n', '\n', '\n', '\n',
+		'\n', '\n', '\n', '\n', '\n'};
+
+	while (end - at >= 16) {
+		bytes16 word;
+
+		hd_copy(&word, at, sizeof word);
+		bytes16 found = (bytes16)((word == spaces) | (word == newlines));
+		unsigned mask = (unsigned)__builtin_ia32_pmovmskb128(found);
+
+		if (mask)
+			return at + __builtin_ctz(mask);
+		at += 16;
+	}
+#endif
+	while (at < end && *at != ' ' && *at != '\n')
+		at++;
+	return at;
+}
+
 /* Takes the next token off [*at, end): *at moves behind it. */
 HD_FUNCTION struct scan_token
 scan_token_next(const uint8_t **at, const uint8_t *end)
