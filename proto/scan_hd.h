@@ -180,9 +180,9 @@ HD_FUNCTION enum scan_get
 scan_get_line(
 	const uint8_t *line, const uint8_t *end, const uint8_t **keys, uint32_t *count, int *cas)
 {
-	if (end - line < 4 || line[0] != 'g' || line[1] != 'e' || line[2] != 't')
+	if (end - line < 3 || line[0] != 'g' || line[1] != 'e' || line[2] != 't')
 		return SCAN_GET_NOT;
-	*cas = line[3] == 's';
+	*cas = end - line > 3 && line[3] == 's';
 	*keys = line + 3 + *cas;
 	if (*keys == end)
 		return SCAN_GET_NO_KEY;

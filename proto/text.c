@@ -450,6 +450,7 @@ parse_unfinished(
 	const uint8_t *at = data, *end = data + size;
 
 	parser->scanned = size;
+	parser->wanted = size + 1;
 	if (size <= TEXT_LINE_MAX)
 		return PARSE_MORE;
 	struct scan_token word = scan_token_next(&at, end);
