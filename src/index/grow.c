@@ -36,13 +36,18 @@ index_growth_stopped(const struct index *index)
 	       atomic_load_explicit(&index->space_used, memory_order_relaxed) + sizeof(struct bucket) > index->area_bytes;
 }
 
-bool
-index_wants_growth(const struct index *index)
+uint64_t
+index_growth_lack(const struct index *index)
 {
 	int64_t entries = atomic_load_explicit(&index->entries, memory_order_relaxed);
 	uint64_t count = atomic_load_explicit(&index->table.count, memory_order_relaxed);
 
-	return entries > 0 && (uint64_t)entries * 256 > count * index->load_256ths && !index_growth_stopped(index);
+	if (entries <= 0 || (uint64_t)entries * 256 <= count * index->load_256ths || index_growth_stopped(index))
+		return 0;
+
+	uint64_t wanted = index->load_256ths != 0 ? (uint64_t)entries * 256 / index->load_256ths : count;
+
+	return wanted > count ? wanted - count : 1;
 }
 
 /* The side of an entry when the bucket goes from 'bits' to one more. */
@@ -150,6 +155,25 @@ split_trim(struct index *index, uint64_t old, uint32_t bits)
 	}
 }
 
+/* Starts loading the items that the next split will ask about, so that they are there when it holds its locks. */
+static void
+split_prefetch(struct index *index, uint64_t number)
+{
+	struct chain_walk walk;
+	_Atomic uint64_t *slot;
+
+	if (index->keys->prefetch == NULL)
+		return;
+	/* Without the lock: what it meets may be stale, and a chain that grows meanwhile is no longer than this. */
+	chain_walk_begin(&walk, index, &index->table.buckets[number]);
+	for (unsigned i = 0; i < INDEX_SPLIT_SCRATCH && (slot = chain_walk_next(&walk)) != NULL; i++) {
+		uint64_t entry = atomic_load_explicit(slot, memory_order_relaxed);
+
+		if (!bucket_entry_is_empty(entry) && !bucket_entry_is_link(entry))
+			index->keys->prefetch(index->keys_context, entry);
+	}
+}
+
 static void
 split_note_time(struct index *index, uint64_t ns)
 {
@@ -173,6 +197,7 @@ index_split(struct index *index, unsigned writer)
 	/* The page comes here, not under the locks. */
 	atomic_fetch_or_explicit(&high->header, 0, memory_order_relaxed);
 	chain_touch_ahead(index);
+	split_prefetch(index, old + 1);
 
 	bucket_lock(low);
 	uint64_t began_ns = clock_ns();

@@ -10,6 +10,8 @@
 
 #define BUCKETS_MIN 64u
 #define HUGE_BYTES (2ull << 20)
+#define BITS_MAX 29		   /* buckets at the start; homes and tags leave plenty of the hash's bits */
+#define AREA_BYTES_MAX (32ull << 30) /* three thousand million entries; units' numbers have 31 bits */
 
 _Static_assert(offsetof(struct index, table) == 0, "index_table relies on it");
 _Static_assert(sizeof(struct bucket) == INDEX_LINE, "a bucket is one cache line");
@@ -53,8 +55,9 @@ index_create(const struct index_options *options)
 	uint64_t wanted = options->buckets_initial > BUCKETS_MIN ? options->buckets_initial : BUCKETS_MIN;
 	uint32_t bits = hd_log2(wanted) + ((wanted & (wanted - 1)) != 0);
 
-	/* Home and tag must fit the hash, at any size that the area can take. */
-	if (bits > 32 || options->bytes_max > (1ull << 35) || options->bytes_max < (sizeof(struct bucket) << bits)) {
+	uint64_t bytes = options->bytes_max < AREA_BYTES_MAX ? options->bytes_max : AREA_BYTES_MAX;
+
+	if (bits > BITS_MAX || bytes < (sizeof(struct bucket) << bits)) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -63,7 +66,7 @@ index_create(const struct index_options *options)
 	if (index == NULL)
 		return NULL;
 	__builtin_memset((void *)index, 0, sizeof *index);
-	if (!index_map(index, options->bytes_max)) {
+	if (!index_map(index, bytes)) {
 		free(index);
 		return NULL;
 	}
@@ -255,11 +258,17 @@ index_walk(struct index *index, unsigned writer, bool (*visit)(void *context, ui
 	}
 }
 
+uint64_t
+index_bytes(const struct index *index)
+{
+	return atomic_load_explicit(&index->table.count, memory_order_relaxed) * sizeof(struct bucket) +
+	       atomic_load_explicit(&index->units_made, memory_order_relaxed) * sizeof(struct bucket_unit);
+}
+
 void
 index_get_stats(const struct index *index, struct index_stats *stats)
 {
 	uint64_t count = atomic_load_explicit(&index->table.count, memory_order_relaxed);
-	uint64_t made = atomic_load_explicit(&index->units_made, memory_order_relaxed);
 	int64_t entries = atomic_load_explicit(&index->entries, memory_order_relaxed);
 
 	for (unsigned i = 0; i < INDEX_WRITERS; i++)
@@ -269,7 +278,7 @@ index_get_stats(const struct index *index, struct index_stats *stats)
 		.buckets = count,
 		.buckets_initial = 1ull << index->table.bits_initial,
 		.overflow_units = atomic_load_explicit(&index->units_in_chains, memory_order_relaxed),
-		.bytes = count * sizeof(struct bucket) + made * sizeof(struct bucket_unit),
+		.bytes = index_bytes(index),
 		.splits = atomic_load_explicit(&index->splits, memory_order_relaxed),
 		.split_ns_max = atomic_load_explicit(&index->split_ns_max, memory_order_relaxed),
 		.doublings = hd_log2(count) - index->table.bits_initial,

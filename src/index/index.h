@@ -25,6 +25,8 @@ struct index;
 struct index_keys {
 	/* The full hash of the key behind an entry, into *hash; false when the key isn't at hand (an item on flash). */
 	bool (*hash)(void *context, uint64_t entry, uint64_t *hash);
+	/* May start loading the item behind an entry that may be stale, and nothing else. NULL: don't. Called without locks. */
+	void (*prefetch)(void *context, uint64_t entry);
 };
 
 /* One write's effect: the buckets that it changed, as they now stand (still locked; walk the chain with bucket_hd.h). */
@@ -53,7 +55,7 @@ struct index_observer {
 
 struct index_options {
 	uint64_t buckets_initial; /* rounded up to a power of two, at least 64 */
-	uint64_t bytes_max;	  /* address range reserved for buckets and overflow units together */
+	uint64_t bytes_max;	  /* address range reserved for buckets and overflow units together; 32 GiB at most */
 	double entries_per_bucket;/* grows above this average: INDEX_LOAD */
 	const struct index_keys *keys;
 	void *keys_context;
@@ -194,12 +196,19 @@ void index_unlock(struct index_locked *locked);
 
 /* --- growth and upkeep --------------------------------------------------------------------------------------------------- */
 
-/* True when the table wants to grow. Cheap: workers ask once a turn. */
-bool index_wants_growth(const struct index *index);
+/* How many splits the table lacks, 0 for none. Cheap: workers ask once a turn. A few entries are counted late. */
+uint64_t index_growth_lack(const struct index *index);
+
+static inline bool
+index_wants_growth(const struct index *index)
+{
+	return index_growth_lack(index) != 0;
+}
 
 /*
  * Splits up to 'splits' buckets. One thread at a time grows (others get false at once). False when nothing is left to do.
- * Each split holds two bucket locks for a few microseconds; the longest is in the statistics.
+ * Each split holds two bucket locks for a few microseconds; the longest is in the statistics. Every seventh insertion asks for
+ * a split: a worker that helps by fewer doesn't keep up with its own inserts.
  */
 bool index_grow(struct index *index, unsigned splits, unsigned writer);
 
@@ -221,6 +230,9 @@ struct index_stats {
 	uint64_t growth_stopped;      /* 1 when flash tags have no bits left, or the address range is full */
 	uint64_t retries;	      /* look-ups that had to scan anew */
 };
+
+/* Resident bytes, as in the statistics. */
+uint64_t index_bytes(const struct index *index);
 
 /* A consistent enough picture; takes no lock. */
 void index_get_stats(const struct index *index, struct index_stats *stats);

@@ -8,7 +8,8 @@
 
 /* Splits in one background step, and in a worker's turn when growth is behind: each takes a few microseconds. */
 #define SPLITS_BACKGROUND 64
-#define SPLITS_TURN 2
+#define SPLITS_BEHIND 512 /* the background can't keep up: workers help */
+#define SPLITS_TURN 64	   /* a turn of 256 inserts asks for 37 */
 
 static uint64_t
 item_hash(const struct store *store, const struct item *item)
@@ -149,16 +150,19 @@ keys_hash(void *context, uint64_t entry, uint64_t *hash)
 	return true;
 }
 
-const struct index_keys store_index_keys = {.hash = keys_hash};
+static void
+keys_prefetch(void *context, uint64_t entry)
+{
+	__builtin_prefetch(store_item(context, entry));
+}
+
+const struct index_keys store_index_keys = {.hash = keys_hash, .prefetch = keys_prefetch};
 
 /* What the index holds counts against -m. */
 static void
 report_index_bytes(struct store *store)
 {
-	struct index_stats stats;
-
-	index_get_stats(store->index, &stats);
-	memory_set_outside(store->memory, stats.bytes);
+	memory_set_outside(store->memory, index_bytes(store->index));
 }
 
 void
@@ -167,11 +171,15 @@ store_turn_end(struct store_thread *thread)
 	struct store *store = thread->store;
 
 	memory_turn_end(thread->memory, thread->now_s);
-	if (!store->options.growth || !index_wants_growth(store->index))
+
+	uint64_t lack = store->options.growth ? index_growth_lack(store->index) : 0;
+
+	if (lack == 0)
 		return;
 	if (!atomic_exchange_explicit(&store->grow_awake, true, memory_order_acq_rel))
 		store->options.wake(store->options.wake_context);
-	index_grow(store->index, SPLITS_TURN, thread->number);
+	if (lack > SPLITS_BEHIND)
+		index_grow(store->index, SPLITS_TURN, thread->number);
 	report_index_bytes(store);
 }
 

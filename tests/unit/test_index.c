@@ -489,8 +489,16 @@ impossible_options(void **state)
 	(void)state;
 	assert_null(index_create(&options));
 	options.bytes_max = UINT64_MAX;
+	options.buckets_initial = UINT64_MAX / 2;
 	assert_null(index_create(&options));
 	index_destroy(NULL);
+	/* More than can be used is no error. */
+	options.buckets_initial = 100;
+	struct index *index = index_create(&options);
+
+	assert_non_null(index);
+	assert_int_equal(stats_of(index).buckets, 128);
+	index_destroy(index);
 }
 
 int
