@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include "base/check.h"
 #include "base/rcu.h"
+#include "memory/ghost.h"
 #include "store/item_hd.h"
 #include "tests/model/memory_store.h"
 
@@ -139,13 +140,398 @@ test_eviction(void **state)
 	}
 }
 
+static void
+test_ghost(void **state)
+{
+	static _Atomic uint32_t words[64 * GHOST_WAYS];
+	struct ghost ghost;
+	uint64_t random = 1, first[2000];
+	unsigned remembered = 0;
+
+	(void)state;
+	ghost_init(&ghost, words);
+	ghost_insert(&ghost, 5);
+	assert_false(ghost_take(&ghost, 5)); /* no sets: it remembers nothing */
+	ghost_resize(&ghost, 64);
+	ghost_insert(&ghost, 0); /* tag 0 isn't 'empty' */
+	assert_true(ghost_take(&ghost, 0));
+	assert_false(ghost_take(&ghost, 0));
+	for (unsigned i = 0; i < 2000; i++)
+		ghost_insert(&ghost, first[i] = store_random(&random));
+	/* It holds 1024: of the last 700 nearly all, of the first 500 nearly none. */
+	for (unsigned i = 1300; i < 2000; i++)
+		remembered += ghost_take(&ghost, first[i]);
+	assert_in_range(remembered, 660, 700);
+	remembered = 0;
+	for (unsigned i = 0; i < 500; i++)
+		remembered += ghost_take(&ghost, first[i]);
+	assert_in_range(remembered, 0, 25);
+	/* Others aren't taken for those. */
+	for (unsigned i = 0; i < 10000; i++)
+		assert_false(ghost_take(&ghost, store_random(&random)));
+}
+
+/* A flush kills everything at once; the background clears it away, segment by segment, and all memory is free again. */
+static void
+test_flush(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	store_options(&f.options, &f.store, 4 * MIB, 2);
+	open_fixture(&f, 3000);
+	for (uint32_t key = 0; key < 2000; key++)
+		set_at(&f, key % 2, key, 700, 0, key % 3 == 0);
+	uint32_t epoch = memory_epoch(f.store.memory);
+	memory_flush(f.store.memory);
+	assert_int_equal(memory_epoch(f.store.memory), epoch + 1);
+	for (uint32_t key = 0; key < 2000; key++)
+		assert_false(store_get(&f.store, key, now_s));
+	/* What is set from now on lives. */
+	for (uint32_t key = 1500; key < 2500; key++)
+		assert_int_equal(set_at(&f, key % 2, key, 700, 0, false), MEMORY_OK);
+	atomic_fetch_add(&now_s, 1);
+	memory_turn_end(f.workers[0], now_s);
+	memory_turn_end(f.workers[1], now_s);
+	store_settle(&f.store, f.background, now_s);
+	for (uint32_t key = 0; key < 2500; key++)
+		assert_int_equal(store_get(&f.store, key, now_s), key >= 1500);
+	assert_int_equal(f.store.drops[MEMORY_FLUSHED], 1500);
+	assert_int_equal(f.store.drops[MEMORY_EVICTED], 0);
+	assert_true(stats_of(&f).flushed_segments > 0);
+	store_check(&f.store);
+	close_fixture(&f);
+}
+
+/* Items that live equally long stand together and leave together, without anything being moved; and the deadline is told. */
+static void
+test_expiry(void **state)
+{
+	struct fixture f;
+	uint32_t next_s;
+
+	(void)state;
+	store_options(&f.options, &f.store, 16 * MIB, 1);
+	open_fixture(&f, 8000);
+	for (uint32_t key = 0; key < 8000; key++)
+		set_at(&f, 0, key, 500, key % 2 ? now_s + 300 : 0, false);
+	atomic_fetch_add(&now_s, 70);
+	memory_turn_end(f.workers[0], now_s); /* seals by age */
+	assert_false(memory_reclaim(f.background, now_s, &next_s));
+	assert_int_equal(next_s, 1000300);
+	atomic_store(&now_s, 1000299);
+	store_settle(&f.store, f.background, now_s);
+	assert_int_equal(f.store.drops[MEMORY_EXPIRED], 0);
+	atomic_store(&now_s, 1000300);
+	store_settle(&f.store, f.background, now_s);
+	assert_int_equal(f.store.drops[MEMORY_EXPIRED], 4000);
+	assert_int_equal(f.store.moves, 0);
+	assert_true(stats_of(&f).expired_segments >= 4000 * 500 / (128 * 1024));
+	for (uint32_t key = 0; key < 8000; key++)
+		assert_int_equal(store_get(&f.store, key, now_s), key % 2 == 0);
+	store_check(&f.store);
+	close_fixture(&f);
+}
+
+/* What a reader holds beyond its turn stays whole while everything else is replaced; an eighth of memory and no more. */
+static void
+test_pins(void **state)
+{
+	struct fixture f;
+	const void *pins[2000] = { NULL };
+	unsigned pinned = 0, segments = 0;
+
+	(void)state;
+	store_options(&f.options, &f.store, 4 * MIB, 1);
+	open_fixture(&f, 20000);
+	for (uint32_t key = 0; key < 2000; key++)
+		set_at(&f, 0, key, 1000, 0, false);
+	uint64_t limit = stats_of(&f).segments_limit;
+	for (uint32_t key = 0; key < 2000; key++)
+		pinned += (pins[key] = store_pin(&f.store, key)) != NULL;
+	assert_in_range(pinned, limit / 8 * 50, limit / 8 * 64);
+	assert_int_equal(stats_of(&f).segments_pinned, limit / 8);
+	assert_true(stats_of(&f).pin_refusals > 0);
+	for (uint32_t key = 2000; key < 20000; key++)
+		assert_int_equal(set_at(&f, 0, key, 1000, 0, false), MEMORY_OK);
+	for (uint32_t key = 0; key < 2000; key++)
+		store_delete(&f.store, key);
+	store_settle(&f.store, f.background, now_s);
+	segments = (unsigned)stats_of(&f).segments_grace;
+	assert_true(segments > 0);
+	for (uint32_t key = 0; key < 2000; key++)
+		if (pins[key])
+			store_unpin(&f.store, key, pins[key]);
+	store_settle(&f.store, f.background, now_s);
+	assert_int_equal(stats_of(&f).segments_pinned, 0);
+	assert_int_equal(stats_of(&f).segments_grace, 0);
+	close_fixture(&f);
+}
+
+/* Without eviction everything stays; the error comes when memory is really full, and what is deleted makes room again. */
+static void
+test_no_eviction(void **state)
+{
+	struct fixture f;
+	uint32_t stored = 0, again = 0;
+
+	(void)state;
+	store_options(&f.options, &f.store, 8 * MIB, 4);
+	f.options.evict = false;
+	open_fixture(&f, 40000);
+	while (set_at(&f, stored % 4, stored, 500, 0, false) == MEMORY_OK)
+		stored++;
+	assert_in_range((uint64_t)stored * 528, 8 * MIB * 85 / 100, 8 * MIB);
+	for (uint32_t key = 0; key < stored; key++)
+		assert_true(store_get(&f.store, key, now_s));
+	/* Every third goes: the holes are everywhere, and are gathered. */
+	for (uint32_t key = 0; key < stored; key += 3)
+		store_delete(&f.store, key);
+	while (set_at(&f, again % 4, 20000 + again, 500, 0, false) == MEMORY_OK)
+		again++;
+	assert_in_range(again, stored / 3 * 80 / 100, stored);
+	for (uint32_t key = 0; key < stored; key++)
+		assert_int_equal(store_get(&f.store, key, now_s), key % 3 != 0);
+	assert_int_equal(f.store.drops[MEMORY_EVICTED], 0);
+	assert_true(stats_of(&f).compacted_segments > 0);
+	store_check(&f.store);
+	close_fixture(&f);
+}
+
+/* Values over half a segment: they come, are replaced, evicted and deleted whole. */
+static void
+test_large(void **state)
+{
+	struct fixture f;
+	uint32_t segment, segments[64], count = 0, hits = 0;
+
+	(void)state;
+	store_options(&f.options, &f.store, 16 * MIB, 1);
+	open_fixture(&f, 500);
+	assert_in_range(memory_large_min(f.store.memory), 60000, 65536);
+	for (uint32_t key = 0; key < 500; key++) {
+		assert_int_equal(set_at(&f, 0, key, 60000 + key * 1000, 0, key % 2), MEMORY_OK);
+		assert_true(store_get(&f.store, key, now_s));
+		assert_in_range(stats_of(&f).resident_bytes, 0, 16 * MIB);
+	}
+	for (uint32_t key = 0; key < 500; key++)
+		hits += store_get(&f.store, key, now_s);
+	assert_in_range(hits, 20, 60);
+	store_check(&f.store);
+	for (uint32_t key = 0; key < 500; key++)
+		store_delete(&f.store, key);
+	store_settle(&f.store, f.background, now_s);
+	assert_int_equal(stats_of(&f).segments_body, 0);
+
+	/* Unfinished ones: an eighth. */
+	while (memory_body_borrow(f.workers[0], now_s, &segment) == MEMORY_OK) {
+		assert_in_range(count, 0, 63);
+		segments[count++] = segment;
+	}
+	assert_int_equal(count, stats_of(&f).segments_limit / 8);
+	assert_int_equal(memory_body_borrow(f.workers[0], now_s, &segment), MEMORY_WAIT);
+	memory_body_release(f.store.memory, segments, count, false);
+	assert_int_equal(memory_body_borrow(f.workers[0], now_s, &segment), MEMORY_OK);
+	memory_body_release(f.store.memory, &segment, 1, false);
+	store_settle(&f.store, f.background, now_s);
+	assert_int_equal(stats_of(&f).segments_body + stats_of(&f).segments_grace, 0);
+	close_fixture(&f);
+}
+
+static void
+test_limit(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	store_options(&f.options, &f.store, 16 * MIB, 1);
+	open_fixture(&f, 80000);
+	for (uint32_t key = 0; key < 30000; key++)
+		set_at(&f, 0, key, 1000, 0, false);
+	assert_true(stats_of(&f).resident_bytes > 15 * MIB);
+
+	assert_true(memory_set_limit(f.store.memory, 8 * MIB));
+	store_settle(&f.store, f.background, now_s);
+	assert_in_range(stats_of(&f).resident_bytes, 6 * MIB, 8 * MIB);
+	store_check(&f.store);
+
+	assert_true(memory_set_limit(f.store.memory, 64 * MIB));
+	for (uint32_t key = 0; key < 80000; key++)
+		assert_int_equal(set_at(&f, 0, key, 1000, 0, false), MEMORY_OK);
+	assert_in_range(stats_of(&f).resident_bytes, 62 * MIB, 64 * MIB);
+
+	/* The index and others count too. */
+	memory_set_outside(f.store.memory, 20 * MIB);
+	store_settle(&f.store, f.background, now_s);
+	assert_in_range(stats_of(&f).resident_bytes, 40 * MIB, 44 * MIB);
+
+	assert_false(memory_set_limit(f.store.memory, 64 * MIB + 1)); /* out of the range */
+	assert_false(memory_set_limit(f.store.memory, 1 * MIB));
+	assert_int_equal(stats_of(&f).limit_bytes, 64 * MIB);
+	close_fixture(&f);
+}
+
+/* More workers than memory allows open segments: they share, and each can still set. */
+static void
+test_shared_appenders(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	store_options(&f.options, &f.store, 1 * MIB, 8);
+	open_fixture(&f, 4000);
+	for (uint32_t key = 0; key < 4000; key++) {
+		assert_int_equal(set_at(&f, key % 8, key, 400, key % 5 ? 0 : now_s + 50, key % 2), MEMORY_OK);
+		assert_in_range(stats_of(&f).segments_open, 0, 16 / 4);
+	}
+	store_check(&f.store);
+	close_fixture(&f);
+}
+
+/* --- the observer ----------------------------------------------------------------------------------------------------------------- */
+
+struct watched {
+	enum { NOT_SEEN, OPENED, SEALED } state[1024];
+	uint32_t written[1024];
+	unsigned opened, sealed, released;
+};
+
+static void
+on_opened(void *context, uint32_t segment, uint32_t epoch)
+{
+	struct watched *watched = context;
+
+	assert_true(segment < 1024 && epoch > 0);
+	assert_int_equal(watched->state[segment], NOT_SEEN);
+	watched->state[segment] = OPENED;
+	watched->written[segment] = 0;
+	watched->opened++;
+}
+
+static void
+on_written(void *context, uint32_t segment, uint32_t bytes)
+{
+	struct watched *watched = context;
+
+	assert_int_equal(watched->state[segment], OPENED);
+	assert_true(bytes > watched->written[segment]);
+	watched->written[segment] = bytes;
+}
+
+static void
+on_sealed(void *context, uint32_t segment)
+{
+	struct watched *watched = context;
+
+	assert_int_equal(watched->state[segment], OPENED);
+	watched->state[segment] = SEALED;
+	watched->sealed++;
+}
+
+static void
+on_released(void *context, uint32_t segment)
+{
+	struct watched *watched = context;
+
+	assert_int_equal(watched->state[segment], SEALED);
+	watched->state[segment] = NOT_SEEN;
+	watched->released++;
+}
+
+static void
+test_observer(void **state)
+{
+	static const struct memory_observer observer = { on_opened, on_written, on_sealed, on_released };
+	static struct watched watched;
+	struct fixture f;
+
+	(void)state;
+	store_options(&f.options, &f.store, 4 * MIB, 2);
+	f.options.observer = &observer;
+	f.options.observer_context = &watched;
+	open_fixture(&f, 10000);
+	for (uint32_t key = 0; key < 10000; key++) {
+		set_at(&f, key % 2, key, key % 100 ? 1000 : 100000, 0, key % 4 == 0);
+		store_get(&f.store, key / 2, now_s);
+	}
+	assert_true(watched.released > 100);
+	assert_in_range(watched.opened - watched.released, 1, stats_of(&f).segments_limit);
+	close_fixture(&f);
+}
+
+/* --- bounded steps ---------------------------------------------------------------------------------------------------------------- */
+
+static unsigned calls;
+
+static int
+counting_reads(void *context, const struct item *item, uint32_t segment, uint32_t offset)
+{
+	calls++;
+	return store_items.reads(context, item, segment, offset);
+}
+
+static bool
+counting_move(void *context, const struct item *item, uint32_t segment, uint32_t offset, uint32_t to_segment,
+	      uint32_t to_offset, struct item *to, uint32_t epoch, unsigned reads)
+{
+	calls++;
+	return store_items.move(context, item, segment, offset, to_segment, to_offset, to, epoch, reads);
+}
+
+static bool
+counting_drop(void *context, const struct item *item, uint32_t segment, uint32_t offset, enum memory_reason reason)
+{
+	calls++;
+	return store_items.drop(context, item, segment, offset, reason);
+}
+
+/* A step of the background looks at 2000 items at most, one inside a worker's turn at 250, however small they are. */
+static void
+test_bounded(void **state)
+{
+	struct memory_items items = { counting_reads, counting_move, counting_drop, store_items.hash };
+	struct fixture f;
+	unsigned most = 0, most_worker = 0;
+	uint32_t next_s;
+
+	(void)state;
+	store_options(&f.options, &f.store, 8 * MIB, 1);
+	f.options.items = &items;
+	open_fixture(&f, 500000);
+	for (uint32_t key = 0; key < 500000; key++) {
+		while (store_set(&f.store, f.workers[0], key, 8, 0, key % 2, now_s) == MEMORY_WAIT) {
+			calls = 0;
+			memory_reclaim(f.background, now_s, &next_s);
+			most = calls > most ? calls : most;
+		}
+		calls = 0;
+		memory_turn_end(f.workers[0], now_s);
+		most_worker = calls > most_worker ? calls : most_worker;
+	}
+	/* Up to two questions an item. */
+	assert_in_range(most, 100, 2 * 2000);
+	assert_in_range(most_worker, 100, 2 * 250);
+	assert_true(stats_of(&f).merged_segments > 10 && stats_of(&f).evicted_segments > 10);
+	close_fixture(&f);
+}
+
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_ghost),
 		cmocka_unit_test(test_sizes),
 		cmocka_unit_test(test_set_get_delete),
 		cmocka_unit_test(test_eviction),
+		cmocka_unit_test(test_flush),
+		cmocka_unit_test(test_expiry),
+		cmocka_unit_test(test_pins),
+		cmocka_unit_test(test_no_eviction),
+		cmocka_unit_test(test_large),
+		cmocka_unit_test(test_limit),
+		cmocka_unit_test(test_shared_appenders),
+		cmocka_unit_test(test_observer),
+		cmocka_unit_test(test_bounded),
 	};
 
 	rcu_register();
