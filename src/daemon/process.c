@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include "daemon/process.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <pwd.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+#define FILES_BESIDE_CONNECTIONS 64 /* listeners, the log, each worker's polling */
+#define FILES_A_WORKER		 4
+
+static void
+say_unused(const struct options *options)
+{
+	char names[512] = "";
+	size_t used = 0;
+
+	for (size_t i = 0; i < OPTION_TABLE_SIZE; i++) {
+		const struct option_row *row = &options_table()[i];
+
+		if (row->state == OPTION_UNUSED && options->given[i] && used < sizeof names)
+			used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", row->name);
+	}
+	if (used)
+		log_notice("accepted, but without a meaning here: %s", names);
+}
+
+static bool
+raise_limit(int what, rlim_t wanted)
+{
+	struct rlimit limit;
+
+	if (getrlimit(what, &limit) != 0)
+		return false;
+	if (limit.rlim_cur != RLIM_INFINITY && (wanted == RLIM_INFINITY || limit.rlim_cur < wanted)) {
+		limit.rlim_cur = wanted;
+		if (limit.rlim_max != RLIM_INFINITY && (wanted == RLIM_INFINITY || limit.rlim_max < wanted))
+			limit.rlim_max = wanted;
+	}
+	return setrlimit(what, &limit) == 0;
+}
+
+/* A limit of files that is too low lowers the connections, unless the operator asked for that many. */
+static int
+limit_files(struct options *options)
+{
+	rlim_t beside = FILES_BESIDE_CONNECTIONS + FILES_A_WORKER * (rlim_t)options->threads;
+	rlim_t wanted = (rlim_t)options->connections_max + beside;
+	struct rlimit limit;
+
+	if (raise_limit(RLIMIT_NOFILE, wanted))
+		return EX_OK;
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || options->given[OPTION_NUMBER_connections_max] || limit.rlim_max <= beside) {
+		log_error("option -c (--conn-limit): %lld connections need %llu open files, more than this process may have",
+			  (long long)options->connections_max, (unsigned long long)wanted);
+		return EX_OSERR;
+	}
+	raise_limit(RLIMIT_NOFILE, limit.rlim_max);
+	options->connections_max = (int64_t)(limit.rlim_max - beside);
+	log_warning("the limit of open files allows %lld connections", (long long)options->connections_max);
+	return EX_OK;
+}
+
+int
+process_prepare(struct options *options)
+{
+	log_set_verbosity((unsigned)options->verbose);
+	if (!log_open(options->log_file)) {
+		fprintf(stderr, "halcyond: option --log-file: cannot open %s: %s\n", options->log_file, strerror(errno));
+		return EX_CANTCREAT;
+	}
+	say_unused(options);
+	if (options->memory < 16)
+		log_notice("-m %llu: works as 16 megabytes, the least that there can be", (unsigned long long)options->memory);
+	if (geteuid() == 0 && !options->user) {
+		log_error("option -u (--user): refusing to run as root without it; '-u root' says that root is meant");
+		return EX_USAGE;
+	}
+	if (options->coredumps && !raise_limit(RLIMIT_CORE, RLIM_INFINITY))
+		log_warning("option -r (--enable-coredumps): cannot raise the limit of core files: %s", strerror(errno));
+	return limit_files(options);
+}
+
+static bool
+become_user(const char *name)
+{
+	struct passwd *user;
+
+	if (!name || geteuid() != 0)
+		return true;
+	user = getpwnam(name);
+	if (!user) {
+		log_error("option -u (--user): there is no user %.64s", name);
+		return false;
+	}
+	if (user->pw_uid == 0)
+		return true;
+	if (initgroups(name, user->pw_gid) != 0 || setgid(user->pw_gid) != 0 || setuid(user->pw_uid) != 0) {
+		log_error("option -u (--user): cannot become %.64s: %s", name, strerror(errno));
+		return false;
+	}
+	return true;
+}
+
+/* Reads one byte: the child serves. Without it, the child's exit code is the parent's. */
+static void
+wait_for_child(int fd, pid_t child)
+{
+	int status = 0;
+	char byte;
+
+	if (read(fd, &byte, 1) == 1)
+		_exit(0);
+	waitpid(child, &status, 0);
+	_exit(WIFEXITED(status) && WEXITSTATUS(status) ? WEXITSTATUS(status) : EX_OSERR);
+}
+
+static bool
+go_into_background(struct process *process)
+{
+	int ends[2], nowhere;
+	pid_t child;
+
+	if (pipe2(ends, O_CLOEXEC) != 0 || (child = fork()) < 0) {
+		log_error("option -d (--daemon): cannot start a process: %s", strerror(errno));
+		return false;
+	}
+	if (child > 0) {
+		close(ends[1]);
+		wait_for_child(ends[0], child);
+	}
+	close(ends[0]);
+	process->parent = ends[1];
+	setsid();
+	nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (nowhere >= 0) {
+		dup2(nowhere, STDIN_FILENO);
+		dup2(nowhere, STDOUT_FILENO);
+		close(nowhere);
+	}
+	return true;
+}
+
+static bool
+write_pid(const char *path)
+{
+	FILE *file = fopen(path, "we");
+	bool fine;
+
+	if (!file) {
+		log_error("option -P (--pidfile): cannot open %s: %s", path, strerror(errno));
+		return false;
+	}
+	fine = fprintf(file, "%ld\n", (long)getpid()) > 0;
+	if (fclose(file) != 0 || !fine) {
+		log_error("option -P (--pidfile): cannot write %s: %s", path, strerror(errno));
+		return false;
+	}
+	return true;
+}
+
+bool
+process_begin(struct process *process)
+{
+	const struct options *options = process->options;
+
+	if (options->daemonize && !go_into_background(process))
+		return false;
+	if (options->pidfile) {
+		process->pid_written = write_pid(options->pidfile);
+		if (!process->pid_written)
+			return false;
+	}
+	if (!become_user(options->user))
+		return false;
+	/* Reserved address ranges must not be filled: pages are locked when they are first used. */
+	if (options->lock_memory && mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) != 0)
+		log_warning("option -k (--lock-memory): cannot lock memory: %s", strerror(errno));
+	return true;
+}
+
+void
+process_ready(struct process *process)
+{
+	int nowhere;
+
+	if (!process->parent)
+		return;
+	if (write(process->parent, "1", 1) != 1)
+		log_warning("the parent process is gone: %s", strerror(errno));
+	close(process->parent);
+	process->parent = 0;
+	/* Only now: messages until here were the starter's to read. */
+	nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (nowhere >= 0) {
+		if (!process->options->verbose)
+			dup2(nowhere, STDERR_FILENO);
+		close(nowhere);
+	}
+	if (!process->options->coredumps && chdir("/") != 0)
+		log_warning("cannot change to the root folder: %s", strerror(errno));
+}
+
+void
+process_end(struct process *process)
+{
+	if (process->parent)
+		close(process->parent);
+	if (process->pid_written && unlink(process->options->pidfile) != 0 && errno != EACCES && errno != ENOENT)
+		log_warning("cannot remove %s: %s", process->options->pidfile, strerror(errno));
+}
+
+void
+process_print_licenses(FILE *file)
+{
+	fprintf(file, "halcyond is distributed under the 2-clause BSD license (file COPYING).\n"
+		      "It uses libevent (3-clause BSD), liburcu (LGPL 2.1), xxHash (2-clause BSD), liburing (LGPL 2.1 or MIT)\n"
+		      "and jemalloc (2-clause BSD), each under its own license.\n");
+}

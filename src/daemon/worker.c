@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The data's way. One turn of a worker:
+ *
+ *	wait		off line, until bytes, a wake or a deadline come
+ *	receive		bytes of all ready connections into a batch
+ *	engine_run	parse, hash, find, execute, compose
+ *	send		replies, in the order of the requests
+ *
+ * A batch whose requests wait stays pending and is run again each turn. What was looked up in a turn is valid until its end.
+ */
+#include "daemon/server.h"
+
+#include "base/clock.h"
+#include "base/rcu.h"
+
+#define WAITING_MS     2		    /* a request waits for memory: look again that soon, if nobody wakes us before */
+#define QUIET_NS       CLOCK_SECOND_NS	    /* without a free batch, a peer that took nothing for so long loses its own */
+#define BATCHES_A_TURN 64		    /* then reclaim gets its step, and who else is ready is asked for */
+
+/* Pending batches, oldest first. */
+struct pending {
+	struct batch *first, *last;
+	bool waiting; /* one has a request that waits */
+	bool again;   /* one can go on at once */
+};
+
+static void
+put_pending(struct pending *pending, struct batch *batch)
+{
+	batch->next = NULL;
+	if (pending->last)
+		pending->last->next = batch;
+	else
+		pending->first = batch;
+	pending->last = batch;
+	pending->again = pending->again || batch->again;
+	for (uint32_t i = 0; i < batch->run_count; i++)
+		if (batch->runs[i].stream && !batch->runs[i].blocked)
+			pending->waiting = true;
+}
+
+static void
+run_batch(struct worker *worker, struct batch *batch, const struct engine_time *time, struct pending *pending)
+{
+	engine_run(worker->engine, batch, time);
+	if (worker->front->ops->send(worker->front, batch))
+		engine_batch_return(worker->engine, &batch);
+	else
+		put_pending(pending, batch);
+}
+
+static void
+run_pending(struct worker *worker, const struct engine_time *time, struct pending *pending)
+{
+	struct batch *batch = pending->first;
+
+	*pending = (struct pending){0};
+	while (batch) {
+		struct batch *next = batch->next;
+
+		run_batch(worker, batch, time, pending);
+		batch = next;
+	}
+}
+
+static void
+run_new(struct worker *worker, const struct engine_time *time, struct pending *pending)
+{
+	for (int i = 0; i < BATCHES_A_TURN; i++) {
+		struct batch *batch = engine_batch_borrow(worker->engine);
+
+		if (!batch) {
+			event_front_relieve(worker->front, QUIET_NS);
+			return;
+		}
+		if (!worker->front->ops->receive(worker->front, batch)) {
+			engine_batch_return(worker->engine, &batch);
+			return;
+		}
+		run_batch(worker, batch, time, pending);
+	}
+}
+
+/* Gives when streams that wait for room are to be asked about again, 0 for never. */
+static uint64_t
+resume_parked(struct worker *worker, const struct engine_time *time)
+{
+	struct stream *stream;
+	uint64_t deadline_ns;
+
+	while ((stream = engine_unpark(worker->engine, time, &deadline_ns)))
+		worker->front->ops->resume(worker->front, stream);
+	return deadline_ns;
+}
+
+static int
+choose_timeout_ms(const struct pending *pending, uint64_t now_ns, uint64_t deadline_ns)
+{
+	int timeout_ms = -1;
+
+	if (pending->again)
+		return 0;
+	if (pending->waiting)
+		timeout_ms = WAITING_MS;
+	if (deadline_ns) {
+		int due_ms = deadline_ns > now_ns ? (int)((deadline_ns - now_ns) / 1000000 + 1) : 0;
+
+		if (timeout_ms < 0 || due_ms < timeout_ms)
+			timeout_ms = due_ms;
+	}
+	return timeout_ms;
+}
+
+static struct engine_time
+sample_time(void)
+{
+	uint64_t now = clock_unix_ns();
+
+	return (struct engine_time){.unix_ns = now, .unix_s = (uint32_t)(now / CLOCK_SECOND_NS)};
+}
+
+void *
+worker_run(void *argument)
+{
+	struct worker *worker = argument;
+	struct front *front = worker->front;
+	struct store_thread *store = engine_store_thread(worker->engine);
+	struct pending pending = {0};
+	int timeout_ms = 0;
+
+	rcu_register();
+	while (!atomic_load(&worker->server->stop)) {
+		atomic_store(&worker->wants_wake, pending.waiting);
+		rcu_offline();
+		front->ops->wait(front, timeout_ms);
+		rcu_online();
+		atomic_fetch_add(&worker->turns, 1);
+
+		struct engine_time time = sample_time();
+
+		store_turn_begin(store, time.unix_ns);
+		uint64_t deadline_ns = resume_parked(worker, &time);
+
+		run_pending(worker, &time, &pending);
+		run_new(worker, &time, &pending);
+		store_turn_end(store);
+		timeout_ms = choose_timeout_ms(&pending, time.unix_ns, deadline_ns);
+		atomic_fetch_add(&worker->turns, 1);
+	}
+	while (pending.first) {
+		struct batch *batch = pending.first;
+
+		pending.first = batch->next;
+		engine_batch_return(worker->engine, &batch);
+	}
+	rcu_unregister();
+	return NULL;
+}
