@@ -22,6 +22,7 @@ struct deciding {
 	bool present;
 	bool body_given;	/* the draft took the upload's segments */
 	bool stale_stored;	/* an older value was stored as stale */
+	bool won;		/* FETCH with a new time to live: the item was written with the win handed out */
 	struct slice value;	/* ARITHMETIC: the new value's text, in the engine's number_text */
 };
 
@@ -98,7 +99,20 @@ expiry_of(const struct engine *engine, int64_t exptime)
 
 /* --- fetch ----------------------------------------------------------------------------------------------------------------- */
 
-/* gat, mg T: the same item with a new time to live. */
+/* Is the item stale, or (R) soon over, so that one client shall make it anew? */
+static bool
+win_due(const struct engine *engine, const struct request *request, const struct store_view *view)
+{
+	if (view->kinds & ITEM_STALE)
+		return true;
+	return (request->options & REQUEST_RECACHE) && view->item->expiry != 0 &&
+	       store_ttl_s(engine->time.unix_ns, view->item->expiry) < request->recache_ttl;
+}
+
+/*
+ * gat, mg T: the same item with a new time to live. The win is settled here, by the old time to live and under the lock: afterwards
+ * the item that was found is no longer the present one.
+ */
 static enum store_action
 decide_touch(void *context, const struct store_view *current, enum store_found found, struct store_draft *draft)
 {
@@ -115,6 +129,9 @@ decide_touch(void *context, const struct store_view *current, enum store_found f
 	draft_keep(draft, current);
 	draft->expiry_s = expiry;
 	draft->access_now = !(deciding->request->options & REQUEST_NO_BUMP);
+	deciding->won = deciding->request->protocol == PROTOCOL_META && !(current->soft & ITEM_SOFT_WIN) &&
+			win_due(deciding->engine, deciding->request, current);
+	draft->win_sent = deciding->won;
 	return STORE_REPLACE;
 }
 
@@ -142,13 +159,9 @@ decide_vivify(void *context, const struct store_view *current, enum store_found 
 static void
 settle_win(struct engine *engine, const struct request *request, const struct store_view *view, struct reply *reply)
 {
-	bool due = view->kinds & ITEM_STALE;
-
-	reply->stale = due;
-	if ((request->options & REQUEST_RECACHE) && view->item->expiry != 0)
-		due |= store_ttl_s(engine->time.unix_ns, view->item->expiry) < request->recache_ttl;
+	reply->stale = view->kinds & ITEM_STALE;
 	reply->win_sent = view->soft & ITEM_SOFT_WIN;
-	if (!due || reply->win_sent)
+	if (reply->win_sent || !win_due(engine, request, view))
 		return;
 	reply->won = store_take_win(engine->thread, view, request->hash);
 	reply->win_sent = !reply->won;
@@ -246,14 +259,21 @@ run_fetch(struct deciding *deciding)
 	counter_add(&engine->counters->batch_hints_stale, stale_hint);
 	if (found == STORE_PRESENT && (request->options & REQUEST_TTL)) {
 		/* The value that is answered is the one whose time was changed: as the decision saw it. */
-		if (change(deciding, decide_touch) == STORE_WAIT)
+		enum store_status status = change(deciding, decide_touch);
+
+		if (status == STORE_WAIT)
 			return false;
+		deciding->won &= status == STORE_DONE;
 		found = deciding->present ? STORE_PRESENT : STORE_ABSENT;
 	}
 	if (found != STORE_PRESENT)
 		return fetch_miss(deciding, found);
-	if (request->protocol == PROTOCOL_META)
+	if (deciding->won) {
+		deciding->reply->stale = view->kinds & ITEM_STALE;
+		deciding->reply->won = true;
+	} else if (request->protocol == PROTOCOL_META) {
 		settle_win(engine, request, view, deciding->reply);
+	}
 	reply_from_view(engine, request, view, deciding->reply);
 	if (request->options & REQUEST_TTL)
 		deciding->reply->ttl_s = store_ttl_s(engine->time.unix_ns,
@@ -333,12 +353,14 @@ decide_append(struct deciding *deciding, const struct store_view *current, struc
 	uint32_t count;
 
 	if (current->value_size + request->body_size > engine->options.value_bytes_max) {
-		deciding->reply->status = STATUS_TOO_LARGE;
+		counter_add(&engine->counters->store_too_large, 1);
+		deciding->reply->status = STATUS_NOT_STORED;
 		return STORE_KEEP;
 	}
 	draft_keep(draft, current);
 	cas_policy(request, draft);
-	draft->keep_body = false;
+	/* A new value: neither stale nor fetched yet. */
+	draft->stale = draft->keep_access = draft->keep_body = false;
 	if (request->mode == MODE_APPEND) {
 		count = store_pieces(engine->store, current, pieces);
 		count += body_pieces(engine, deciding->slot, pieces + count);
@@ -413,6 +435,7 @@ decide_store(void *context, const struct store_view *current, enum store_found f
 			return STORE_KEEP;
 		reply->status = STATUS_STORED;
 		decide_set(deciding, NULL, draft);
+		reply->value_size = draft->value_size;
 		draft->expiry_s = store_expiry(deciding->engine->time.unix_ns, request->vivify_ttl);
 		return STORE_REPLACE;
 	}
@@ -420,7 +443,11 @@ decide_store(void *context, const struct store_view *current, enum store_found f
 	if (compared != STATUS_OK)
 		return STORE_KEEP;
 	reply->status = STATUS_STORED;
-	return append ? decide_append(deciding, current, draft) : decide_set(deciding, current, draft);
+	enum store_action action =
+		append ? decide_append(deciding, current, draft) : decide_set(deciding, current, draft);
+
+	reply->value_size = draft->value_size;
+	return action;
 }
 
 static enum store_action
@@ -501,8 +528,6 @@ run_store(struct deciding *deciding)
 	} else {
 		if (reply->status == STATUS_STORED)
 			expiry_of(engine, deciding->request->exptime);
-		if (reply->status == STATUS_TOO_LARGE)
-			counter_add(&engine->counters->store_too_large, 1);
 		count_store(deciding);
 	}
 	if (slot->upload)
@@ -519,7 +544,7 @@ read_number(const struct engine *engine, const struct store_view *view, uint64_t
 	struct slice piece;
 	size_t i = 0;
 
-	if (view->value_size == 0 || view->value_size > NUMBER_DIGITS_MAX)
+	if (view->value_size == 0 || view->value_size > NUMBER_TEXT_MAX)
 		return false;
 	store_pieces(engine->store, view, &piece);
 	for (*number = 0; i < piece.size && piece.data[i] >= '0' && piece.data[i] <= '9'; i++)
@@ -537,7 +562,7 @@ read_number(const struct engine *engine, const struct store_view *view, uint64_t
 static void
 write_number(struct deciding *deciding, uint64_t number, uint64_t width)
 {
-	char *text = deciding->engine->number_text, *end = text + NUMBER_DIGITS_MAX, *at = end;
+	char *text = deciding->engine->number_text, *end = text + NUMBER_TEXT_MAX, *at = end;
 	size_t size;
 
 	do

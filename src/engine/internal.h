@@ -15,7 +15,7 @@
 #include <stdatomic.h>
 
 #define UPLOAD_CHUNK 16384		/* bytes of memory that are lent to an arriving body at a time */
-#define NUMBER_DIGITS_MAX 20 /* of 2^64 - 1; longer values are no numbers */
+#define NUMBER_TEXT_MAX 64 /* the 20 digits of 2^64 - 1, and zeros before or spaces behind; longer values are no numbers */
 #define UPLOAD_STALL_NS 1000000000ull	/* without progress for so long, an upload's memory may be taken back */
 #define UPLOAD_RETRY_NS 50000000ull	/* a parked upload is tried again at least this often */
 
@@ -53,7 +53,7 @@ struct engine {
 	struct reply_out out;
 	struct slice *pieces;	  /* of one large value */
 	uint32_t *segments;	  /* of one body, for the draft */
-	char number_text[NUMBER_DIGITS_MAX]; /* the value of the present arithmetic request */
+	char number_text[NUMBER_TEXT_MAX]; /* the value of the present arithmetic request */
 	uint64_t upload_bytes;	  /* lent as chunks */
 	struct upload *upload_first, *upload_last;
 	struct stream *parked_first, *parked_last;

@@ -188,7 +188,7 @@ values_of_all_sizes(void **state)
 		say("touch v 1000\r\n", "TOUCHED\r\n");
 		check_value("v", value, sizes[i]);
 		if (sizes[i] == 1048576)
-			say("append v 0 0 1\r\nx\r\n", "SERVER_ERROR object too large for cache\r\n");
+			say("append v 0 0 1\r\nx\r\n", "NOT_STORED\r\n");
 		else {
 			uint8_t line[] = "append v 0 0 1\r\n?\r\n";
 
