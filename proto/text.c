@@ -543,7 +543,7 @@ text_parse(struct parser *parser, const struct parse_limits *limits, const uint8
 		meta_parse(request, line.at, line.end, key_decoded);
 		return PARSE_REQUEST;
 	case COMMAND_NONE:
-		line.at = word.data;
+		line.at = data;
 		return parse_unknown(limits, request, &line);
 	default:
 		parse_simple(request, &line);

@@ -179,7 +179,7 @@ test_framing(void **state)
 	static const struct table_row rows[] = {
 		ROW(" \r\nmn\r\n", "REFUSE BAD_FORMAT\nNOOP\n"),
 		ROW("\r\n\nmn\r\n", "REFUSE BAD_FORMAT\nREFUSE BAD_FORMAT\nNOOP\n"),
-		ROW("     \r\n", "REFUSE BAD_FORMAT\n"),
+		ROW("     \r\n", "REFUSE UNKNOWN_COMMAND\n"),
 		ROW("boguscommand x y\r\nhi\r\n",
 			"REFUSE UNKNOWN_COMMAND\nREFUSE UNKNOWN_COMMAND\n"),
 		ROW("POST / HTTP/1.1\r\nHost: x\r\n\r\nset a 0 0 1\r\nx\r\n", "CLOSE\n"),
