@@ -506,7 +506,7 @@ run_store(struct deciding *deciding)
 	enum store_status status;
 
 	/* The parser or the upload has found that this one can't be stored. */
-	if (deciding->request->status == STATUS_TOO_LARGE || deciding->request->status == STATUS_NO_MEMORY_READ) {
+	if (deciding->request->status != STATUS_OK) {
 		bool large = deciding->request->status == STATUS_TOO_LARGE;
 
 		counter_add(large ? &engine->counters->store_too_large : &engine->counters->store_no_memory, 1);

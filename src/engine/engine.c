@@ -250,8 +250,8 @@ parse_run(struct engine *engine, struct batch *batch, uint32_t index)
 		else
 			more = false;
 	}
-	/* Stopped by a bound: what is left goes on in a later batch. */
-	stream->more = more && stream->input_size > 0;
+	/* Stopped by a bound: what is left goes on in a later batch, before more is read to where a body's bytes stand already. */
+	stream->more = more && (stream->input_size > 0 || stream->upload);
 	if (stream->more && run->slot_count > 0)
 		counter_add(&engine->counters->conn_yields, 1);
 	if (!more && stream->wish == STREAM_READ && (stream->end_of_input || stream->datagram))

@@ -31,6 +31,7 @@ struct upload {
 	uint8_t end_size;	/* bytes of line end behind the body */
 	bool large;		/* pieces are segments of the store, else chunks of ours */
 	bool aborted;		/* its memory was taken back: the rest is swallowed */
+	bool full;		/* aborted because there is no memory for it and none will come (-M) */
 	bool published;		/* an item owns the segments now */
 	union {
 		uint8_t **chunks;

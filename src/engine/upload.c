@@ -209,7 +209,7 @@ skip_aborted(struct engine *engine, struct upload *upload, struct slot *slot)
 
 	stream->parser.swallow = upload->request.body_size + upload->end_size - upload->received;
 	slot->request = upload->request;
-	slot->request.status = STATUS_NO_MEMORY_READ;
+	slot->request.status = upload->full ? STATUS_NO_MEMORY : STATUS_NO_MEMORY_READ;
 	memcpy(slot->key_decoded, upload->request.key, upload->request.key_size);
 	slot->request.key = slot->key_decoded;
 	slot->request.arguments = slice_make(NULL, 0);
@@ -242,6 +242,7 @@ upload_advance(struct engine *engine, struct stream *stream, struct slot *slot)
 				return UPLOAD_PARKED;
 			}
 			if (status == MEMORY_FULL) {
+				upload->full = true;
 				abort_upload(engine, upload);
 				break;
 			}
@@ -298,8 +299,10 @@ try_unpark(struct engine *engine)
 	status = find_room(engine, upload);
 	if (status == MEMORY_WAIT && abort_stalled(engine, upload->large))
 		status = upload->aborted ? MEMORY_FULL : find_room(engine, upload);
-	if (status == MEMORY_FULL && !upload->aborted)
+	if (status == MEMORY_FULL && !upload->aborted) {
+		upload->full = true;
 		abort_upload(engine, upload);
+	}
 	return status == MEMORY_WAIT ? NULL : unpark_first(engine);
 }
 
