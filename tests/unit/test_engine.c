@@ -273,6 +273,39 @@ many_streams(void **state)
 	}
 }
 
+/* A body's bytes arrive in a batch that is full before its turn comes: they count in the next one. */
+static void
+upload_behind_a_full_batch(void **state)
+{
+	struct feed_stream other, *both[] = {&other, &client};
+	uint8_t *value = pattern(60000, 5);
+	char gets[BATCH_SLOTS * 8];
+	size_t size = 0;
+
+	(void)state;
+	feed_stream_open(&other);
+	for (int i = 0; i < BATCH_SLOTS; i++)
+		size += (size_t)sprintf(gets + size, "get x\r\n");
+	feed_send(&feed, &client, "set up 9 0 60000\r\n", 18);
+	for (size_t sent = 0; sent < 60000;) {
+		struct stream *stream = &client.stream;
+		size_t piece = stream->sink_size < 60000 - sent ? stream->sink_size : 60000 - sent;
+
+		assert_true(piece > 0);
+		memcpy(stream->sink, value + sent, piece);
+		stream->sink_filled = piece;
+		sent += piece;
+		feed_put(&other, gets, size);
+		while (feed_turn(&feed, both, 2))
+			;
+	}
+	feed_send(&feed, &client, "\r\n", 2);
+	assert_string_equal(feed_take(&client, NULL), "STORED\r\n");
+	check_value("up", value, 60000);
+	feed_stream_close(&feed, &other);
+	free(value);
+}
+
 /* More than fits: every set is answered, memory stays in its bounds, the newest are there. */
 static void
 overfill(void **state)
@@ -398,6 +431,7 @@ main(void)
 		cmocka_unit_test_setup_teardown(bad_chunk, open_default, close_all),
 		cmocka_unit_test_setup_teardown(pipeline, open_default, close_all),
 		cmocka_unit_test_setup_teardown(many_streams, open_default, close_all),
+		cmocka_unit_test_setup_teardown(upload_behind_a_full_batch, open_default, close_all),
 		cmocka_unit_test_setup_teardown(overfill, open_default, close_all),
 		cmocka_unit_test_setup_teardown(large_overfill, open_default, close_all),
 		cmocka_unit_test_setup_teardown(no_eviction, open_full, close_all),
