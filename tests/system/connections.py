@@ -64,6 +64,19 @@ def pipelines(transport):
 
 
 @suite.test
+def deep_pipelines_and_uploads_side_by_side():
+    """Batches are full of the pipelines' requests while bodies arrive in pieces on other connections."""
+    with suite.server(["-m", 256, "-t", 1], "unix") as server:
+        suite.bench(server, "--keys", 10000, "--fill-only", "--verify")
+        pipelines_process = suite.start_bench(server, "--connections", 100, "--pipeline", 100, "--keys", 10000,
+                                              "--ratio", "0:1", "--seconds", 4, "--verify")
+        large = suite.bench(server, "--connections", 20, "--pipeline", 2, "--keys", 500, "--key-prefix", "large",
+                            "--value-size", "20000-200000", "--fill", "--verify", "--ratio", "1:1", "--seconds", 2)
+        suite.finish_bench(pipelines_process)
+        check(large["sets"] > 20 and large["hits"] > 20, "%s" % large)
+
+
+@suite.test
 def ten_thousand_idle_connections_slow_nobody():
     raise_descriptor_limit(2 * MANY)
     with suite.server(MANY_OPTIONS) as server:
