@@ -82,16 +82,21 @@ run_new(struct worker *worker, const struct engine_time *time, struct pending *p
 	}
 }
 
-/* Gives when streams that wait for room are to be asked about again, 0 for never. */
-static uint64_t
-resume_parked(struct worker *worker, const struct engine_time *time)
+/*
+ * Last in a turn, as the turn itself parks streams: true when some go on, which the next turn does. *deadline_ns: when streams that
+ * wait for room are to be asked about again, 0 for never.
+ */
+static bool
+resume_parked(struct worker *worker, const struct engine_time *time, uint64_t *deadline_ns)
 {
 	struct stream *stream;
-	uint64_t deadline_ns;
+	bool any = false;
 
-	while ((stream = engine_unpark(worker->engine, time, &deadline_ns)))
+	while ((stream = engine_unpark(worker->engine, time, deadline_ns))) {
 		worker->front->ops->resume(worker->front, stream);
-	return deadline_ns;
+		any = true;
+	}
+	return any;
 }
 
 static int
@@ -140,12 +145,14 @@ worker_run(void *argument)
 		struct engine_time time = sample_time();
 
 		store_turn_begin(store, time.unix_ns);
-		uint64_t deadline_ns = resume_parked(worker, &time);
-
 		run_pending(worker, &time, &pending);
 		run_new(worker, &time, &pending);
+
+		uint64_t deadline_ns;
+		bool resumed = resume_parked(worker, &time, &deadline_ns);
+
 		store_turn_end(store);
-		timeout_ms = choose_timeout_ms(&pending, time.unix_ns, deadline_ns);
+		timeout_ms = resumed ? 0 : choose_timeout_ms(&pending, time.unix_ns, deadline_ns);
 		atomic_fetch_add(&worker->turns, 1);
 	}
 	while (pending.first) {
