@@ -193,7 +193,7 @@ event_wait(struct front *base, int timeout_ms)
 
 		event_add(front->timer, &due);
 	}
-	event_base_loop(front->base, timeout_ms == 0 ? EVLOOP_NONBLOCK : EVLOOP_ONCE);
+	event_base_loop(front->base, timeout_ms == 0 ? EVLOOP_ONCE | EVLOOP_NONBLOCK : EVLOOP_ONCE);
 	if (timeout_ms > 0)
 		event_del_noblock(front->timer);
 	front->now_ns = clock_monotonic_ns();
