@@ -257,7 +257,7 @@ parse_number(struct request *request, const struct text_line *line, enum status 
 	struct text_tokens tokens;
 
 	tokens_take(&tokens, line);
-	noreply_take(&tokens, 1, request);
+	noreply_take(&tokens, 0, request);
 	if (!scan_decimal(tokens.token[0].data, tokens.token[0].size, UINT32_MAX, &request->delta))
 		request_refuse(request, bad);
 }
@@ -498,6 +498,9 @@ text_parse(struct parser *parser, const struct parse_limits *limits, const uint8
 	if (parser->multiget_open)
 		return multiget_next(parser, data, size, consumed, request);
 	const uint8_t *end = data + size;
+
+	if (get_take(parser, data, end, consumed, request))
+		return PARSE_REQUEST;
 	const uint8_t *newline =
 		scan_newline(data + (parser->scanned < size ? parser->scanned : 0), end);
 
