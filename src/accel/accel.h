@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * accel: batched hashing and finding. One contract, several implementations with identical results, bit for bit: accel_cpu
- * (always there; the oracle) and devices that hold a mirror of the index and of the segments. It knows keys, entries and items'
- * headers; it knows no command, no clock and no connection: whether an item has expired or was flushed is the store's to say.
+ * accel: batched hashing and finding. One contract, several implementations with identical results,
+ * bit for bit: accel_cpu (always there; the oracle) and devices that hold a mirror of the index and
+ * of the segments. It knows keys, entries and items' headers; it knows no command, no clock and no
+ * connection: whether an item has expired or was flushed is the store's to say.
  *
- * A result is a hint. At execution it holds while index_hint_holds(index, hash, number, version) says so; else the bucket is
- * probed again.
+ * A result is a hint. At execution it holds while index_hint_holds(index, hash, number, version)
+ * says so; else the bucket is probed again.
  */
 #ifndef ACCEL_ACCEL_H
 #define ACCEL_ACCEL_H
@@ -17,17 +18,22 @@
 
 struct index;
 
-/* The items in DRAM as the store lays them out: item = base + ((uint64_t)segment << segment_shift) + offset * 16. */
+/*
+ * The items in DRAM as the store lays them out: item = base + ((uint64_t)segment << segment_shift)
+ * + offset * 16.
+ */
 struct accel_view {
-	const uint8_t *base;	/* of segment number 0, which is never used */
+	const uint8_t *base; /* of segment number 0, which is never used */
 	uint32_t segment_shift;
-	uint32_t segments_max;	/* numbers below it are segments of the arena; others' items are not at hand */
+	/* Numbers below it are segments of the arena; others' items are not at hand. */
+	uint32_t segments_max;
 };
 
 enum accel_found {
-	ACCEL_MISS,	  /* no entry of the bucket leads to the key */
-	ACCEL_HIT,	  /* entry and slot lead to the item; its key was compared */
-	ACCEL_UNVERIFIED, /* no item at hand has the key, but an entry has its tag and stands elsewhere: the first such, unverified */
+	ACCEL_MISS, /* no entry of the bucket leads to the key */
+	ACCEL_HIT,  /* entry and slot lead to the item; its key was compared */
+	/* No item at hand has the key, but entries with its tag stand elsewhere: the first one. */
+	ACCEL_UNVERIFIED,
 };
 
 /* One key to find. key and key_size are the caller's, the rest is the answer. */
@@ -43,10 +49,13 @@ struct accel_request {
 	uint32_t pad;
 };
 
-/* What is submitted and polled as one. The caller owns it and its requests; neither may be touched in between. */
+/*
+ * What is submitted and polled as one. The caller owns it and its requests; neither may be touched
+ * in between.
+ */
 struct accel_burst {
 	struct accel_request *requests;
-	uint32_t count;		  /* 0 to ACCEL_BURST_MAX */
+	uint32_t count; /* 0 to ACCEL_BURST_MAX */
 	uint32_t pad;
 	void *context;		  /* the caller's */
 	struct accel_burst *next; /* the implementation's, while it is submitted */
@@ -63,14 +72,17 @@ struct accel_options {
 struct accel_state;
 
 /*
- * An implementation. One state a thread; submit and poll are called by it alone, as a reader (RCU, on line), and what a result
- * points at is good until that thread's next quiescent state.
+ * An implementation. One state a thread; submit and poll are called by it alone, as a reader (RCU,
+ * on line), and what a result points at is good until that thread's next quiescent state.
  */
 struct accel {
 	const char *name;
 	/* NULL with errno set. *options is copied. */
 	struct accel_state *(*create)(const struct accel_options *options);
-	/* Takes *burst (sets it to NULL) and gives true; false when it is full: poll first. Never blocks. */
+	/*
+	 * Takes *burst (sets it to NULL) and gives true; false when it is full: poll first. Never
+	 * blocks.
+	 */
 	bool (*submit)(struct accel_state *state, struct accel_burst **burst);
 	/* A finished burst, oldest first; NULL when none is finished yet. */
 	struct accel_burst *(*poll)(struct accel_state *state);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The cpu implementation: a group of requests goes through each step together, so that the loads of one step are in flight at
- * once: hash | load home buckets | match tags, load the first candidates' items | compare keys.
+ * The cpu implementation: a group of requests goes through each step together, so that the loads of
+ * one step are in flight at once: hash | load home buckets | match tags, load the first candidates'
+ * items | compare keys.
  */
 #include "accel/accel.h"
 
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-#define GROUP 64	 /* requests in flight: their buckets and items stay in the first-level cache */
+#define GROUP 64     /* requests in flight: their buckets and items stay in the first-level cache */
 #define BURSTS_MAX 8 /* submitted and not polled */
 
 struct accel_state {
@@ -58,12 +59,15 @@ item_at(const struct accel_view *view, uint64_t entry)
 
 	if (segment >= view->segments_max)
 		return NULL;
-	return (const struct item *)(const void *)(view->base + ((uint64_t)segment << view->segment_shift) +
-						   (uint64_t)bucket_entry_offset(entry) * ITEM_ALIGN);
+	return (const struct item *)(const void *)(view->base +
+						   ((uint64_t)segment << view->segment_shift) +
+						   (uint64_t)bucket_entry_offset(entry) *
+							   ITEM_ALIGN);
 }
 
 static void
-request_answer(struct accel_request *request, enum accel_found found, uint64_t entry, _Atomic uint64_t *slot)
+request_answer(struct accel_request *request, enum accel_found found, uint64_t entry,
+	_Atomic uint64_t *slot)
 {
 	request->found = found;
 	request->entry = entry;
@@ -72,7 +76,8 @@ request_answer(struct accel_request *request, enum accel_found found, uint64_t e
 
 /* Goes on from the first candidate of a scan, 0 for none. */
 static void
-request_finish(const struct accel_view *view, struct index_find *find, uint64_t entry, struct accel_request *request)
+request_finish(const struct accel_view *view, struct index_find *find, uint64_t entry,
+	struct accel_request *request)
 {
 	for (;;) {
 		request_answer(request, ACCEL_MISS, 0, NULL);
@@ -81,7 +86,8 @@ request_finish(const struct accel_view *view, struct index_find *find, uint64_t 
 
 			if (item == NULL) {
 				if (request->found == ACCEL_MISS)
-					request_answer(request, ACCEL_UNVERIFIED, entry, find->slot);
+					request_answer(
+						request, ACCEL_UNVERIFIED, entry, find->slot);
 			} else if (item_has_key(item, request->key, request->key_size)) {
 				request_answer(request, ACCEL_HIT, entry, find->slot);
 				break;
@@ -110,16 +116,20 @@ group_run(struct accel_state *state, struct accel_request *requests, uint32_t co
 		index_find_begin(options->index, requests[i].hash, find);
 		state->candidates[i] = index_find_next(find);
 
-		const struct item *item = state->candidates[i] != 0 ? item_at(&options->view, state->candidates[i]) : NULL;
+		const struct item *item = state->candidates[i] != 0
+						  ? item_at(&options->view, state->candidates[i])
+						  : NULL;
 
 		if (item != NULL) {
 			__builtin_prefetch(item);
 			/* Items start on any 16 bytes: the key may end in the next line. */
-			__builtin_prefetch((const uint8_t *)item + ITEM_HEADER + requests[i].key_size - 1);
+			__builtin_prefetch(
+				(const uint8_t *)item + ITEM_HEADER + requests[i].key_size - 1);
 		}
 	}
 	for (uint32_t i = 0; i < count; i++)
-		request_finish(&options->view, &state->finds[i], state->candidates[i], &requests[i]);
+		request_finish(
+			&options->view, &state->finds[i], state->candidates[i], &requests[i]);
 }
 
 static bool
@@ -149,9 +159,13 @@ cpu_poll(struct accel_state *state)
 	state->submitted--;
 	burst->next = NULL;
 	for (uint32_t i = 0; i < burst->count; i += GROUP)
-		group_run(state, burst->requests + i, burst->count - i < GROUP ? burst->count - i : GROUP);
+		group_run(state, burst->requests + i,
+			burst->count - i < GROUP ? burst->count - i : GROUP);
 	return burst;
 }
 
-const struct accel accel_cpu = {
-	.name = "cpu", .create = cpu_create, .submit = cpu_submit, .poll = cpu_poll, .destroy = cpu_destroy};
+const struct accel accel_cpu = {.name = "cpu",
+	.create = cpu_create,
+	.submit = cpu_submit,
+	.poll = cpu_poll,
+	.destroy = cpu_destroy};

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * hash: XXH3, the 64-bit form with a seed, for keys of 0 to 250 bytes, in code that a device can run. The host calls libxxhash;
- * tests/unit/test_hash.c holds the two against each other for every length.
+ * hash: XXH3, the 64-bit form with a seed, for keys of 0 to 250 bytes, in code that a device can
+ * run. The host calls libxxhash; tests/unit/test_hash.c holds the two against each other for every
+ * length.
  *
- * Written after the algorithm's specification (xxHash project, doc/xxhash_spec.md, 'XXH3 algorithm'); the constants are its.
+ * Written after the algorithm's specification (xxHash project, doc/xxhash_spec.md, 'XXH3
+ * algorithm'); the constants are its.
  */
 #ifndef BASE_HASH_HD_H
 #define BASE_HASH_HD_H
@@ -15,15 +17,21 @@
 
 #define HASH_SIZE_MAX 250
 
-/* The default secret, 192 bytes as little-endian words. A macro: device code can't read a host's constant. */
-#define HASH_SECRET { \
-	0xbe4ba423396cfeb8u, 0x1cad21f72c81017cu, 0xdb979083e96dd4deu, 0x1f67b3b7a4a44072u, \
-	0x78e5c0cc4ee679cbu, 0x2172ffcc7dd05a82u, 0x8e2443f7744608b8u, 0x4c263a81e69035e0u, \
-	0xcb00c391bb52283cu, 0xa32e531b8b65d088u, 0x4ef90da297486471u, 0xd8acdea946ef1938u, \
-	0x3f349ce33f76faa8u, 0x1d4f0bc7c7bbdcf9u, 0x3159b4cd4be0518au, 0x647378d9c97e9fc8u, \
-	0xc3ebd33483acc5eau, 0xeb6313faffa081c5u, 0x49daf0b751dd0d17u, 0x9e68d429265516d3u, \
-	0xfca1477d58be162bu, 0xce31d07ad1b8f88fu, 0x280416958f3acb45u, 0x7e404bbbcafbd7afu, \
-}
+/*
+ * The default secret, 192 bytes as little-endian words. A macro: device code can't read a host's
+ * constant.
+ */
+#define HASH_SECRET                                                                                \
+	{                                                                                          \
+		0xbe4ba423396cfeb8u, 0x1cad21f72c81017cu, 0xdb979083e96dd4deu,                     \
+			0x1f67b3b7a4a44072u, 0x78e5c0cc4ee679cbu, 0x2172ffcc7dd05a82u,             \
+			0x8e2443f7744608b8u, 0x4c263a81e69035e0u, 0xcb00c391bb52283cu,             \
+			0xa32e531b8b65d088u, 0x4ef90da297486471u, 0xd8acdea946ef1938u,             \
+			0x3f349ce33f76faa8u, 0x1d4f0bc7c7bbdcf9u, 0x3159b4cd4be0518au,             \
+			0x647378d9c97e9fc8u, 0xc3ebd33483acc5eau, 0xeb6313faffa081c5u,             \
+			0x49daf0b751dd0d17u, 0x9e68d429265516d3u, 0xfca1477d58be162bu,             \
+			0xce31d07ad1b8f88fu, 0x280416958f3acb45u, 0x7e404bbbcafbd7afu,             \
+	}
 
 #define HASH_PRIME32_1 0x9e3779b1u
 #define HASH_PRIME32_2 0x85ebca77u
@@ -78,7 +86,7 @@ HD_FUNCTION uint64_t
 hash_mix16(const uint8_t *data, const uint8_t *secret, uint64_t seed)
 {
 	return hash_fold(hd_load64(data) ^ (hd_load64(secret) + seed),
-			 hd_load64(data + 8) ^ (hd_load64(secret + 8) - seed));
+		hd_load64(data + 8) ^ (hd_load64(secret + 8) - seed));
 }
 
 HD_FUNCTION uint64_t
@@ -87,9 +95,11 @@ hash_to16(const uint8_t *data, uint32_t size, const uint8_t *secret, uint64_t se
 	if (size == 0)
 		return hash_avalanche_xxh64(seed ^ hd_load64(secret + 56) ^ hd_load64(secret + 64));
 	if (size < 4) {
-		uint32_t word = (uint32_t)data[0] << 16 | (uint32_t)data[size / 2] << 24 | data[size - 1] | size << 8;
+		uint32_t word = (uint32_t)data[0] << 16 | (uint32_t)data[size / 2] << 24 |
+				data[size - 1] | size << 8;
 
-		return hash_avalanche_xxh64(word ^ ((hd_load32(secret) ^ hd_load32(secret + 4)) + seed));
+		return hash_avalanche_xxh64(
+			word ^ ((hd_load32(secret) ^ hd_load32(secret + 4)) + seed));
 	}
 	if (size <= 8) {
 		uint64_t word = hd_load32(data + size - 4) + ((uint64_t)hd_load32(data) << 32);
@@ -103,7 +113,8 @@ hash_to16(const uint8_t *data, uint32_t size, const uint8_t *secret, uint64_t se
 	}
 
 	uint64_t low = hd_load64(data) ^ ((hd_load64(secret + 24) ^ hd_load64(secret + 32)) + seed);
-	uint64_t high = hd_load64(data + size - 8) ^ ((hd_load64(secret + 40) ^ hd_load64(secret + 48)) - seed);
+	uint64_t high = hd_load64(data + size - 8) ^
+			((hd_load64(secret + 40) ^ hd_load64(secret + 48)) - seed);
 
 	return hash_avalanche(size + hash_reverse(low) + high + hash_fold(low, high));
 }
@@ -146,12 +157,15 @@ hash_stripe(uint64_t *lanes, const uint8_t *data, const uint8_t *secret)
 	}
 }
 
-/* 241 to 1024 bytes: one block of 64-byte stripes, the last one aligned to the end. The secret is mixed with the seed. */
+/*
+ * 241 to 1024 bytes: one block of 64-byte stripes, the last one aligned to the end. The secret is
+ * mixed with the seed.
+ */
 HD_FUNCTION uint64_t
 hash_to1024(const uint8_t *data, uint32_t size, const uint64_t *secret_words, uint64_t seed)
 {
 	uint64_t lanes[8] = {HASH_PRIME32_3, HASH_PRIME64_1, HASH_PRIME64_2, HASH_PRIME64_3,
-			     HASH_PRIME64_4, HASH_PRIME32_2, HASH_PRIME64_5, HASH_PRIME32_1};
+		HASH_PRIME64_4, HASH_PRIME32_2, HASH_PRIME64_5, HASH_PRIME32_1};
 	uint64_t seeded[24], sum = size * HASH_PRIME64_1;
 	const uint8_t *secret = (const uint8_t *)seeded;
 
@@ -163,7 +177,8 @@ hash_to1024(const uint8_t *data, uint32_t size, const uint64_t *secret_words, ui
 		hash_stripe(lanes, data + 64 * i, secret + 8 * i);
 	hash_stripe(lanes, data + size - 64, secret + 192 - 64 - 7);
 	for (uint32_t i = 0; i < 8; i += 2)
-		sum += hash_fold(lanes[i] ^ hd_load64(secret + 11 + 8 * i), lanes[i + 1] ^ hd_load64(secret + 19 + 8 * i));
+		sum += hash_fold(lanes[i] ^ hd_load64(secret + 11 + 8 * i),
+			lanes[i + 1] ^ hd_load64(secret + 19 + 8 * i));
 	return hash_avalanche(sum);
 }
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * hd: what the headers shared by host and device code (*_hd.h) need from both compilers: function qualifiers, unaligned
- * loads, copies and comparisons, and 64-bit atomics. gcc and clang compile it as C11, nvcc as CUDA C++.
+ * hd: what the headers shared by host and device code (*_hd.h) need from both compilers: function
+ * qualifiers, unaligned loads, copies and comparisons, and 64-bit atomics. gcc and clang compile it
+ * as C11, nvcc as CUDA C++.
  *
- * Shared words are declared HD_ATOMIC(type). On the device they are plain words read by volatile asm with system scope: a
- * kernel may live while the host writes them, so nothing here may go through the non-coherent cache.
+ * Shared words are declared hd_atomic64. On the device they are plain words read by volatile asm
+ * with system scope: a kernel may live while the host writes them, so nothing here may go through
+ * the non-coherent cache.
  */
 #ifndef BASE_HD_H
 #define BASE_HD_H
@@ -19,9 +21,9 @@
 #endif
 
 #ifdef __cplusplus
-#define HD_ATOMIC(type) type
+typedef uint64_t hd_atomic64;
 #else
-#define HD_ATOMIC(type) _Atomic type
+typedef _Atomic uint64_t hd_atomic64;
 #endif
 
 /* Copies of a few bytes, of any alignment. */
@@ -108,7 +110,7 @@ hd_lowest_bit(uint32_t word)
 
 /* Acquire: later loads of this thread see what the word's writer stored before its release. */
 HD_FUNCTION uint64_t
-hd_load_acquire(const HD_ATOMIC(uint64_t) *word)
+hd_load_acquire(const hd_atomic64 *word)
 {
 #ifdef __CUDA_ARCH__
 	uint64_t value;
@@ -121,7 +123,7 @@ hd_load_acquire(const HD_ATOMIC(uint64_t) *word)
 }
 
 HD_FUNCTION uint64_t
-hd_load_relaxed(const HD_ATOMIC(uint64_t) *word)
+hd_load_relaxed(const hd_atomic64 *word)
 {
 #ifdef __CUDA_ARCH__
 	uint64_t value;

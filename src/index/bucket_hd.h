@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * bucket: how the index stands in memory, and the lock-free way to look something up in it. The same bytes in host memory and in
- * the GPU's mirror; both compilers read this header.
+ * bucket: how the index stands in memory, and the lock-free way to look something up in it. The
+ * same bytes in host memory and in the GPU's mirror; both compilers read this header.
  *
- * A bucket is one cache line; overflow units are half a line each, chained newest first, under the bucket's lock and version:
+ * A bucket is one cache line; overflow units are half a line each, chained newest first, under the
+ * bucket's lock and version:
  *
  *	 0        8                                               64
  *	+--------+------+------+------+------+------+------+------+
@@ -12,27 +13,35 @@
  *	    | link
  *	    v
  *	+------+------+------+------+     +------+------+------+------+
- *	| e0   | e1   | e2   | link | --> | e0   | e1   | e2   | e3   |     units; the last one of a chain has four entries
- *	+------+------+------+------+     +------+------+------+------+
+ *	| e0   | e1   | e2   | link | --> | e0   | e1   | e2   | e3   |   units: the chain's last
+ *	+------+------+------+------+     +------+------+------+------+   one has four entries
  *
  *	header	bits 63-32 version | 31-1 link (number of the first unit, 0: none) | 0 lock
- *	entry	bits 63-52 tag | 51-48 reads | 47-42 size class | 41-20 segment | 19-0 offset (units of 16 bytes)
- *	link	an entry whose segment is all ones: bits 52-42 and 19-0 are the number of the next unit
- *	empty	an entry whose segment is 0 (no segment has that number); readers ignore its other bits, which link freed units
+ *	entry	bits 63-52 tag | 51-48 reads | 47-42 size class | 41-20 segment |
+ *		19-0 offset (units of 16 bytes)
+ *	link	an entry whose segment is all ones: bits 52-42 and 19-0 are the next unit's number
+ *	empty	an entry whose segment is 0 (no segment has that number); readers ignore its other
+ *		bits, which link freed units
  *
- * Buckets grow up from the beginning of one address range, units down from its end: unit n stands at units_end - n.
+ * Buckets grow up from the beginning of one address range, units down from its end: unit n stands
+ * at units_end - n.
  *
- * Home and tag. The table has n buckets, 2^d <= n < 2^(d+1). A hash's home is its lowest d+1 bits, or its lowest d bits if there
- * is no such bucket yet. A bucket whose number took b bits of the hash has tags of the next twelve: bits b to b+11. Growing
- * by one bucket splits bucket n - 2^d by bit d into itself and bucket n: b grows by one in both, and entries whose key is at hand get a
- * new tag. The others' tags move down by one bit: the lowest was the one that chose the side, and the highest becomes 0. Such a
- * tag is compared without the bits that it may have lost, four at most.
+ * Home and tag. The table has n buckets, 2^d <= n < 2^(d+1). A hash's home is its lowest d+1 bits,
+ * or its lowest d bits if there is no such bucket yet. A bucket whose number took b bits of the
+ * hash has tags of the next twelve: bits b to b+11. Growing by one bucket splits bucket n - 2^d by
+ * bit d into itself and bucket n: b grows by one in both, and entries whose key is at hand get a
+ * new tag. The others' tags move down by one bit: the lowest was the one that chose the side, and
+ * the highest becomes 0. Such a tag is compared without the bits that it may have lost, four at
+ * most.
  *
- * Reading. Load the bucket count, then the header, then entries (all acquire), and verify the item behind each match. A miss
- * is sure if afterwards version, home and b are what they were; else scan anew. What writers promise (see index.c):
- *	- an entry that moves is stored at its new place, the version is bumped, then the old place is cleared;
- *	- a split fills the new bucket, publishes the bucket count, bumps the old bucket's version, and only then changes tags and
- *	  clears there, all under both locks. A reader who sees the new count and the old bucket still locked takes either tag.
+ * Reading. Load the bucket count, then the header, then entries (all acquire), and verify the item
+ * behind each match. A miss is sure if afterwards version, home and b are what they were; else scan
+ * anew. What writers promise (see index.c):
+ *	- an entry that moves is stored at its new place, the version is bumped, then the old
+ *	  place is cleared;
+ *	- a split fills the new bucket, publishes the bucket count, bumps the old bucket's
+ *	  version, and only then changes tags and clears there, all under both locks. A reader who
+ *	  sees the new count and the old bucket still locked takes either tag.
  */
 #ifndef INDEX_BUCKET_HD_H
 #define INDEX_BUCKET_HD_H
@@ -52,24 +61,28 @@
 #define BUCKET_CLASS_UNKNOWN 63u /* the size must be read from the item's header */
 
 struct bucket {
-	HD_ATOMIC(uint64_t) header;
-	HD_ATOMIC(uint64_t) entries[BUCKET_ENTRIES];
+	hd_atomic64 header;
+	hd_atomic64 entries[BUCKET_ENTRIES];
 };
 
 struct bucket_unit {
-	HD_ATOMIC(uint64_t) entries[BUCKET_UNIT_ENTRIES];
+	hd_atomic64 entries[BUCKET_UNIT_ENTRIES];
 };
 
-/* The table as readers see it. The host's lives in the index; a device makes its own from sampled values. */
+/*
+ * The table as readers see it. The host's lives in the index; a device makes its own from sampled
+ * values.
+ */
 struct bucket_table {
 	struct bucket *buckets;
-	struct bucket_unit *units_end;	 /* unit n is units_end[-n] */
-	uint64_t bits_initial;		 /* the start size was 2^this */
-	HD_ATOMIC(uint64_t) count;	 /* buckets */
-	HD_ATOMIC(uint64_t) tag_bits_lost; /* the most that a tag may have lost; 0 as long as every key was at hand */
+	struct bucket_unit *units_end; /* unit n is units_end[-n] */
+	uint64_t bits_initial;	       /* the start size was 2^this */
+	hd_atomic64 count;	       /* buckets */
+	/* The most that a tag may have lost; 0 as long as every key was at hand. */
+	hd_atomic64 tag_bits_lost;
 };
 
-/* --- fields -------------------------------------------------------------------------------------------------------------- */
+/* --- fields ----------------------------------------------------------------------------------- */
 
 #define BUCKET_TAG_SHIFT 52
 #define BUCKET_READS_SHIFT 48
@@ -84,7 +97,8 @@ struct bucket_table {
 HD_FUNCTION uint64_t
 bucket_entry_make(uint32_t segment, uint32_t offset, uint32_t size_class)
 {
-	return (uint64_t)size_class << BUCKET_CLASS_SHIFT | (uint64_t)segment << BUCKET_SEGMENT_SHIFT | offset;
+	return (uint64_t)size_class << BUCKET_CLASS_SHIFT |
+	       (uint64_t)segment << BUCKET_SEGMENT_SHIFT | offset;
 }
 
 HD_FUNCTION uint32_t
@@ -181,8 +195,9 @@ bucket_header_make(uint32_t version, uint32_t link, int locked)
 }
 
 /*
- * Size classes: code 4 * (k - 4) + j is (1 + j/4) * 2^k + 128 bytes, k from 4 to 19, so 144 bytes to 768 KiB and 128 bytes.
- * The smallest class that holds 'bytes', or BUCKET_CLASS_UNKNOWN above the largest.
+ * Size classes: code 4 * (k - 4) + j is (1 + j/4) * 2^k + 128 bytes, k from 4 to 19, so 144 bytes
+ * to 768 KiB and 128 bytes. The smallest class that holds 'bytes', or BUCKET_CLASS_UNKNOWN above
+ * the largest.
  */
 HD_FUNCTION uint32_t
 bucket_class_of(uint64_t bytes)
@@ -211,8 +226,8 @@ bucket_class_bytes(uint32_t size_class)
 }
 
 /*
- * The reads that a counter stands for: exact to 4, then each step above r took 2^(r-3) reads on average (see
- * index_count_read). 15 is about 4098.
+ * The reads that a counter stands for: exact to 4, then each step above r took 2^(r-3) reads on
+ * average (see index_count_read). 15 is about 4098.
  */
 HD_FUNCTION uint32_t
 bucket_reads_estimate(uint32_t reads)
@@ -220,9 +235,12 @@ bucket_reads_estimate(uint32_t reads)
 	return reads <= 4 ? reads : 2 + (1u << (reads - 3));
 }
 
-/* --- home and tag ---------------------------------------------------------------------------------------------------------- */
+/* --- home and tag ----------------------------------------------------------------------------- */
 
-/* The home bucket of a hash in a table of 'count' buckets, and how many bits of the hash its number took. */
+/*
+ * The home bucket of a hash in a table of 'count' buckets, and how many bits of the hash its number
+ * took.
+ */
 HD_FUNCTION uint64_t
 bucket_home(uint64_t hash, uint64_t count, uint32_t *bits)
 {
@@ -277,30 +295,32 @@ bucket_unit_at(const struct bucket_table *table, uint32_t number)
 	return table->units_end - number;
 }
 
-/* --- looking up ---------------------------------------------------------------------------------------------------------- */
+/* --- looking up ------------------------------------------------------------------------------- */
 
 /* A look-up in progress; index_find in index.h is the host's way to use it. */
 struct bucket_find {
 	const struct bucket_table *table;
 	uint64_t hash;
-	uint64_t number;	      /* home bucket */
-	HD_ATOMIC(uint64_t) *words;   /* being scanned: a bucket with its header, or a unit */
-	HD_ATOMIC(uint64_t) *slot;    /* of the entry last returned */
-	uint32_t version;	      /* of the bucket when the scan began */
+	uint64_t number;    /* home bucket */
+	hd_atomic64 *words; /* being scanned: a bucket with its header, or a unit */
+	hd_atomic64 *slot;  /* of the entry last returned */
+	uint32_t version;   /* of the bucket when the scan began */
 	uint32_t bits;
 	uint32_t tag;
-	uint32_t tag_before;	      /* differs from tag while the bucket is being split: entries may still have the old one */
+	uint32_t
+		tag_before; /* differs while the bucket is being split: entries may have this one */
 	uint32_t lost;
-	uint32_t link;		      /* next unit */
-	uint32_t matches;	      /* bit i: words[i] has the tag and hasn't been returned yet */
+	uint32_t link;	  /* next unit */
+	uint32_t matches; /* bit i: words[i] has the tag and hasn't been returned yet */
 };
 
 /*
- * Which of 'count' words have the tag, bit i for words[i]. The vector form gives what the scalar one gives; it is left out where a
- * thread sanitizer must see each load, and on devices, which compare one word a lane.
+ * Which of 'count' words have the tag, bit i for words[i]. The vector form gives what the scalar
+ * one gives; it is left out where a thread sanitizer must see each load, and on devices, which
+ * compare one word a lane.
  */
 HD_FUNCTION uint32_t
-bucket_match_scalar(const HD_ATOMIC(uint64_t) *words, uint32_t count, uint32_t tag)
+bucket_match_scalar(const hd_atomic64 *words, uint32_t count, uint32_t tag)
 {
 	uint32_t matches = 0;
 
@@ -314,25 +334,32 @@ bucket_match_scalar(const HD_ATOMIC(uint64_t) *words, uint32_t count, uint32_t t
 #define BUCKET_SCALAR 1
 #endif
 #endif
-#if defined(__SSE2__) && !defined(__CUDACC__) && !defined(__SANITIZE_THREAD__) && !defined(BUCKET_SCALAR)
+#if defined(__SSE2__) && !defined(__CUDACC__) && !defined(__SANITIZE_THREAD__) &&                  \
+	!defined(BUCKET_SCALAR)
 #define BUCKET_VECTOR 1
 
 typedef int bucket_vector __attribute__((vector_size(16), may_alias));
 
 HD_FUNCTION uint32_t
-bucket_match_vector(const HD_ATOMIC(uint64_t) *words, uint32_t count, uint32_t tag)
+bucket_match_vector(const hd_atomic64 *words, uint32_t count, uint32_t tag)
 {
 	const bucket_vector *from = (const bucket_vector *)(const void *)words;
-	const bucket_vector wanted = {(int)(tag << 20), (int)(tag << 20), (int)(tag << 20), (int)(tag << 20)};
+	const bucket_vector wanted = {
+		(int)(tag << 20), (int)(tag << 20), (int)(tag << 20), (int)(tag << 20)};
 	uint32_t matches = 0;
 
-	/* Aligned 8-byte halves of a 16-byte load are each atomic on x86, and its loads stay in order. */
+	/*
+	 * Aligned 8-byte halves of a 16-byte load are each atomic on x86, and its loads stay in
+	 * order.
+	 */
 	for (uint32_t i = 0; i < count; i += 4) {
 		bucket_vector a = from[i / 2], b = from[i / 2 + 1];
 		bucket_vector high = __builtin_shufflevector(a, b, 1, 3, 5, 7);
 		bucket_vector same = ((high ^ wanted) & (int)0xfff00000) == 0;
 
-		matches |= (uint32_t)__builtin_ia32_movmskps((__attribute__((vector_size(16))) float)same) << i;
+		matches |= (uint32_t)__builtin_ia32_movmskps(
+				   (__attribute__((vector_size(16))) float)same)
+			   << i;
 	}
 	__asm__ volatile("" ::: "memory");
 	return matches;
@@ -343,11 +370,12 @@ bucket_match_vector(const HD_ATOMIC(uint64_t) *words, uint32_t count, uint32_t t
 HD_FUNCTION int
 bucket_find_fits(const struct bucket_find *find, uint64_t entry)
 {
-	return bucket_tag_fits(entry, find->tag, find->lost) || bucket_tag_fits(entry, find->tag_before, find->lost);
+	return bucket_tag_fits(entry, find->tag, find->lost) ||
+	       bucket_tag_fits(entry, find->tag_before, find->lost);
 }
 
 HD_FUNCTION uint32_t
-bucket_find_match(const struct bucket_find *find, const HD_ATOMIC(uint64_t) *words, uint32_t count)
+bucket_find_match(const struct bucket_find *find, const hd_atomic64 *words, uint32_t count)
 {
 	uint32_t matches = 0;
 
@@ -363,7 +391,10 @@ bucket_find_match(const struct bucket_find *find, const HD_ATOMIC(uint64_t) *wor
 	return matches;
 }
 
-/* Starts a scan of the home bucket, whose number, bits and header the caller has loaded, in this order. */
+/*
+ * Starts a scan of the home bucket, whose number, bits and header the caller has loaded, in this
+ * order.
+ */
 HD_FUNCTION void
 bucket_find_scan(struct bucket_find *find, uint64_t count, uint64_t header)
 {
@@ -398,11 +429,12 @@ bucket_find_next(struct bucket_find *find)
 {
 	for (;;) {
 		while (find->matches != 0) {
-			HD_ATOMIC(uint64_t) *slot = find->words + hd_lowest_bit(find->matches);
+			hd_atomic64 *slot = find->words + hd_lowest_bit(find->matches);
 			uint64_t entry = hd_load_acquire(slot);
 
 			find->matches &= find->matches - 1;
-			if (bucket_entry_is_empty(entry) || bucket_entry_is_link(entry) || !bucket_find_fits(find, entry))
+			if (bucket_entry_is_empty(entry) || bucket_entry_is_link(entry) ||
+				!bucket_find_fits(find, entry))
 				continue;
 			find->slot = slot;
 			return entry;
@@ -424,7 +456,8 @@ bucket_find_is_current(const struct bucket_find *find)
 	uint64_t number = bucket_home(find->hash, hd_load_acquire(&find->table->count), &bits);
 	uint64_t header = hd_load_acquire(&find->table->buckets[find->number].header);
 
-	return number == find->number && bits == find->bits && bucket_header_version(header) == find->version;
+	return number == find->number && bits == find->bits &&
+	       bucket_header_version(header) == find->version;
 }
 
 #endif

@@ -2,8 +2,9 @@
 /*
  * chain: a bucket's overflow units, and where units come from.
  *
- * A unit is in a chain, or retired (taken out; readers may still be in it, so its link must stay), or free. Retired and free units are
- * linked through their first word, whose segment is 0, so that a late reader takes it for an empty slot.
+ * A unit is in a chain, or retired (taken out; readers may still be in it, so its link must stay),
+ * or free. Retired and free units are linked through their first word, whose segment is 0, so that
+ * a late reader takes it for an empty slot.
  */
 #include "index/table.h"
 
@@ -23,10 +24,15 @@ stack_push(struct index *index, _Atomic uint64_t *stack, uint32_t unit)
 	uint64_t top = atomic_load_explicit(stack, memory_order_relaxed), pushed;
 
 	do {
-		/* Release: a late reader who sees it instead of the entry that stood there must see the bumped version too. */
-		atomic_store_explicit(&at->entries[0], bucket_number_spread((uint32_t)top), memory_order_release);
+		/*
+		 * Release: a late reader who sees it instead of the entry that stood there must see
+		 * the bumped version too.
+		 */
+		atomic_store_explicit(
+			&at->entries[0], bucket_number_spread((uint32_t)top), memory_order_release);
 		pushed = ((top >> 32) + 1) << 32 | unit;
-	} while (!atomic_compare_exchange_weak_explicit(stack, &top, pushed, memory_order_release, memory_order_relaxed));
+	} while (!atomic_compare_exchange_weak_explicit(
+		stack, &top, pushed, memory_order_release, memory_order_relaxed));
 }
 
 static uint32_t
@@ -37,12 +43,16 @@ stack_pop(struct index *index, _Atomic uint64_t *stack)
 	do {
 		if ((uint32_t)top == 0)
 			return 0;
-		/* The unit may be popped and used by another meanwhile: then the count differs and what was read is void. */
+		/*
+		 * The unit may be popped and used by another meanwhile: then the count differs and
+		 * what was read is void.
+		 */
 		struct bucket_unit *at = bucket_unit_at(&index->table, (uint32_t)top);
 		uint64_t first = atomic_load_explicit(&at->entries[0], memory_order_relaxed);
 
 		popped = ((top >> 32) + 1) << 32 | bucket_number_gather(first);
-	} while (!atomic_compare_exchange_weak_explicit(stack, &top, popped, memory_order_acquire, memory_order_acquire));
+	} while (!atomic_compare_exchange_weak_explicit(
+		stack, &top, popped, memory_order_acquire, memory_order_acquire));
 	return (uint32_t)top;
 }
 
@@ -66,7 +76,8 @@ unit_borrow(struct index *index)
 	if (unit == 0) {
 		if (!index_take_space(index, UNIT_BYTES))
 			return 0;
-		uint64_t made = atomic_fetch_add_explicit(&index->units_made, 1, memory_order_relaxed) + 1;
+		uint64_t made =
+			atomic_fetch_add_explicit(&index->units_made, 1, memory_order_relaxed) + 1;
 
 		check(made <= UNIT_NUMBER_MAX); /* the area is smaller than that */
 		unit = (uint32_t)made;
@@ -87,7 +98,8 @@ chain_touch_ahead(struct index *index)
 		return;
 	while (index->units_touched < made + TOUCH_AHEAD_BYTES / UNIT_BYTES) {
 		index->units_touched += PAGE_BYTES / UNIT_BYTES;
-		struct bucket_unit *at = bucket_unit_at(&index->table, (uint32_t)index->units_touched);
+		struct bucket_unit *at =
+			bucket_unit_at(&index->table, (uint32_t)index->units_touched);
 
 		atomic_fetch_or_explicit(&at->entries[1], 0, memory_order_relaxed);
 	}
@@ -100,13 +112,14 @@ index_reclaim_units(struct index *index)
 
 	if ((uint32_t)retired == 0)
 		return;
-	while (!atomic_compare_exchange_weak_explicit(&index->units_retired, &retired, ((retired >> 32) + 1) << 32,
-						      memory_order_acquire, memory_order_relaxed))
+	while (!atomic_compare_exchange_weak_explicit(&index->units_retired, &retired,
+		((retired >> 32) + 1) << 32, memory_order_acquire, memory_order_relaxed))
 		;
 	synchronize_rcu();
 	for (uint32_t unit = (uint32_t)retired; unit != 0;) {
 		struct bucket_unit *at = bucket_unit_at(&index->table, unit);
-		uint32_t next = bucket_number_gather(atomic_load_explicit(&at->entries[0], memory_order_relaxed));
+		uint32_t next = bucket_number_gather(
+			atomic_load_explicit(&at->entries[0], memory_order_relaxed));
 
 		stack_push(index, &index->units_free, unit);
 		unit = next;
@@ -116,7 +129,8 @@ index_reclaim_units(struct index *index)
 static uint32_t
 unit_next(const struct bucket_unit *unit)
 {
-	uint64_t last = atomic_load_explicit(&unit->entries[BUCKET_UNIT_ENTRIES - 1], memory_order_relaxed);
+	uint64_t last =
+		atomic_load_explicit(&unit->entries[BUCKET_UNIT_ENTRIES - 1], memory_order_relaxed);
 
 	return bucket_entry_is_link(last) ? bucket_number_gather(last) : 0;
 }
@@ -132,8 +146,8 @@ bucket_set_link(struct bucket *bucket, uint32_t link)
 {
 	uint64_t header = atomic_load_explicit(&bucket->header, memory_order_relaxed);
 
-	atomic_store_explicit(&bucket->header, bucket_header_make(bucket_header_version(header), link, 1),
-			      memory_order_release);
+	atomic_store_explicit(&bucket->header,
+		bucket_header_make(bucket_header_version(header), link, 1), memory_order_release);
 }
 
 void
@@ -173,7 +187,8 @@ chain_free_slot(struct index *index, struct bucket *bucket)
 
 	/* All others are full, but for holes that unlocking will close. */
 	chain_walk_begin(&walk, index, bucket);
-	while ((slot = chain_walk_next(&walk)) != NULL && (walk.words == bucket->entries ||
+	while ((slot = chain_walk_next(&walk)) != NULL &&
+		(walk.words == bucket->entries ||
 			walk.words == bucket_unit_at(&index->table, link)->entries))
 		if (slot_is_empty(slot))
 			return slot;
@@ -187,7 +202,8 @@ chain_free_slot(struct index *index, struct bucket *bucket)
 	for (unsigned i = 0; i < BUCKET_UNIT_ENTRIES; i++)
 		atomic_store_explicit(&at->entries[i], 0, memory_order_relaxed);
 	if (link != 0)
-		atomic_store_explicit(&at->entries[BUCKET_UNIT_ENTRIES - 1], bucket_link_make(link), memory_order_relaxed);
+		atomic_store_explicit(&at->entries[BUCKET_UNIT_ENTRIES - 1], bucket_link_make(link),
+			memory_order_relaxed);
 	bucket_set_link(bucket, unit);
 	return &at->entries[0];
 }
@@ -203,7 +219,10 @@ chain_take_out_first(struct index *index, struct bucket *bucket)
 	stack_push(index, &index->units_retired, unit);
 }
 
-/* An entry of the first unit, after taking out first units that are all empty; NULL when no chain is left. */
+/*
+ * An entry of the first unit, after taking out first units that are all empty; NULL when no chain
+ * is left.
+ */
 static _Atomic uint64_t *
 chain_first_entry(struct index *index, struct bucket *bucket)
 {
@@ -211,7 +230,8 @@ chain_first_entry(struct index *index, struct bucket *bucket)
 
 	while ((link = bucket_link(bucket)) != 0) {
 		struct bucket_unit *unit = bucket_unit_at(&index->table, link);
-		unsigned count = unit_next(unit) != 0 ? BUCKET_UNIT_ENTRIES - 1 : BUCKET_UNIT_ENTRIES;
+		unsigned count =
+			unit_next(unit) != 0 ? BUCKET_UNIT_ENTRIES - 1 : BUCKET_UNIT_ENTRIES;
 
 		for (unsigned i = 0; i < count; i++)
 			if (!slot_is_empty(&unit->entries[i]))
@@ -223,9 +243,11 @@ chain_first_entry(struct index *index, struct bucket *bucket)
 
 /* Moves *from into a hole and gives the next entry that may be moved. */
 static _Atomic uint64_t *
-chain_fill(struct index *index, struct bucket *bucket, _Atomic uint64_t *hole, _Atomic uint64_t *from)
+chain_fill(
+	struct index *index, struct bucket *bucket, _Atomic uint64_t *hole, _Atomic uint64_t *from)
 {
-	atomic_store_explicit(hole, atomic_load_explicit(from, memory_order_relaxed), memory_order_release);
+	atomic_store_explicit(
+		hole, atomic_load_explicit(from, memory_order_relaxed), memory_order_release);
 	bucket_bump(bucket);
 	atomic_store_explicit(from, 0, memory_order_release);
 	return chain_first_entry(index, bucket);
@@ -244,10 +266,13 @@ chain_compact(struct index *index, struct bucket *bucket)
 
 	uint32_t link = unit_next(bucket_unit_at(&index->table, bucket_link(bucket)));
 
-	/* When all before it have been taken out, a unit is itself the first, where holes may stay. */
+	/*
+	 * When all before it have been taken out, a unit is itself the first, where holes may stay.
+	 */
 	for (; link != 0; link = unit_next(bucket_unit_at(&index->table, link))) {
 		struct bucket_unit *unit = bucket_unit_at(&index->table, link);
-		unsigned count = unit_next(unit) != 0 ? BUCKET_UNIT_ENTRIES - 1 : BUCKET_UNIT_ENTRIES;
+		unsigned count =
+			unit_next(unit) != 0 ? BUCKET_UNIT_ENTRIES - 1 : BUCKET_UNIT_ENTRIES;
 
 		for (unsigned i = 0; i < count && bucket_link(bucket) != link; i++)
 			if (slot_is_empty(&unit->entries[i]))

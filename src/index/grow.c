@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * grow: linear hashing, one bucket at a time. Bucket n - 2^d is split into itself and the new bucket n, by bit d of the hashes:
+ * grow: linear hashing, one bucket at a time. Bucket n - 2^d is split into itself and the new
+ * bucket n, by bit d of the hashes:
  *
- *	lock both | fill the new one | publish the count | bump the old one's version | change tags and clear there | close holes | unlock
+ *	lock both | fill the new one | publish the count | bump the old one's version |
+ *	change tags and clear there | close holes | unlock
  *
- * A reader with the old count who sees a changed or cleared slot sees the new count too, and scans anew. A reader with the new
- * count finds what has moved in the new bucket, and takes either tag in the old one as long as it is locked (bucket_find_scan).
+ * A reader with the old count who sees a changed or cleared slot sees the new count too, and scans
+ * anew. A reader with the new count finds what has moved in the new bucket, and takes either tag in
+ * the old one as long as it is locked (bucket_find_scan).
  */
 #include "index/table.h"
 
@@ -33,7 +36,9 @@ bool
 index_growth_stopped(const struct index *index)
 {
 	return atomic_load_explicit(&index->tags_exhausted, memory_order_relaxed) != 0 ||
-	       atomic_load_explicit(&index->space_used, memory_order_relaxed) + sizeof(struct bucket) > index->area_bytes;
+	       atomic_load_explicit(&index->space_used, memory_order_relaxed) +
+			       sizeof(struct bucket) >
+		       index->area_bytes;
 }
 
 uint64_t
@@ -42,10 +47,12 @@ index_growth_lack(const struct index *index)
 	int64_t entries = atomic_load_explicit(&index->entries, memory_order_relaxed);
 	uint64_t count = atomic_load_explicit(&index->table.count, memory_order_relaxed);
 
-	if (entries <= 0 || (uint64_t)entries * 256 <= count * index->load_256ths || index_growth_stopped(index))
+	if (entries <= 0 || (uint64_t)entries * 256 <= count * index->load_256ths ||
+		index_growth_stopped(index))
 		return 0;
 
-	uint64_t wanted = index->load_256ths != 0 ? (uint64_t)entries * 256 / index->load_256ths : count;
+	uint64_t wanted =
+		index->load_256ths != 0 ? (uint64_t)entries * 256 / index->load_256ths : count;
 
 	return wanted > count ? wanted - count : 1;
 }
@@ -71,8 +78,9 @@ split_side_of(struct index *index, uint64_t number, uint32_t bits, uint64_t entr
 }
 
 /*
- * The n-th entry's side. The first ones are remembered: its word, with what isn't the tag or the place turned into two flags
- * in the place of reads. Asking twice gives the same answer, since the bucket is locked.
+ * The n-th entry's side. The first ones are remembered: its word, with what isn't the tag or the
+ * place turned into two flags in the place of reads. Asking twice gives the same answer, since the
+ * bucket is locked.
  */
 static struct split_side
 split_side_again(struct index *index, uint64_t number, uint32_t bits, uint64_t entry, uint64_t n)
@@ -82,10 +90,14 @@ split_side_again(struct index *index, uint64_t number, uint32_t bits, uint64_t e
 
 	uint64_t word = index->scratch[n];
 
-	return (struct split_side){word & ~BUCKET_READS_MASK, bucket_entry_reads(word) & 1, bucket_entry_reads(word) & 2};
+	return (struct split_side){word & ~BUCKET_READS_MASK, bucket_entry_reads(word) & 1,
+		bucket_entry_reads(word) & 2};
 }
 
-/* Copies what moves into the new bucket. False: no unit could be had, or a tag has no bit left; nobody has seen the copies. */
+/*
+ * Copies what moves into the new bucket. False: no unit could be had, or a tag has no bit left;
+ * nobody has seen the copies.
+ */
 static bool
 split_copy(struct index *index, uint64_t old, uint32_t bits, struct bucket *new)
 {
@@ -105,7 +117,8 @@ split_copy(struct index *index, uint64_t old, uint32_t bits, struct bucket *new)
 		struct split_side side = split_side_of(index, old, bits, entry);
 
 		if (n < INDEX_SPLIT_SCRATCH)
-			index->scratch[n] = side.entry | (uint64_t)(side.moves | side.keyless << 1) << BUCKET_READS_SHIFT;
+			index->scratch[n] = side.entry | (uint64_t)(side.moves | side.keyless << 1)
+								 << BUCKET_READS_SHIFT;
 		n++;
 		if (side.keyless && doublings > BUCKET_TAG_LOST_MAX) {
 			atomic_store_explicit(&index->tags_exhausted, 1, memory_order_relaxed);
@@ -119,10 +132,12 @@ split_copy(struct index *index, uint64_t old, uint32_t bits, struct bucket *new)
 
 		if (to == NULL)
 			return false;
-		atomic_store_explicit(to, side.entry | (entry & BUCKET_READS_MASK), memory_order_release);
+		atomic_store_explicit(
+			to, side.entry | (entry & BUCKET_READS_MASK), memory_order_release);
 	}
 	/* Before the count, so that whoever sees the count compares accordingly. */
-	if (keyless && atomic_load_explicit(&index->table.tag_bits_lost, memory_order_relaxed) < doublings)
+	if (keyless &&
+		atomic_load_explicit(&index->table.tag_bits_lost, memory_order_relaxed) < doublings)
 		atomic_store_explicit(&index->table.tag_bits_lost, doublings, memory_order_release);
 	return true;
 }
@@ -149,13 +164,17 @@ split_trim(struct index *index, uint64_t old, uint32_t bits)
 			continue;
 		}
 		/* Only its reads can change under us. */
-		while (!atomic_compare_exchange_weak_explicit(slot, &entry, side.entry | (entry & BUCKET_READS_MASK),
-							      memory_order_release, memory_order_relaxed))
+		while (!atomic_compare_exchange_weak_explicit(slot, &entry,
+			side.entry | (entry & BUCKET_READS_MASK), memory_order_release,
+			memory_order_relaxed))
 			;
 	}
 }
 
-/* Starts loading the items that the next split will ask about, so that they are there when it holds its locks. */
+/*
+ * Starts loading the items that the next split will ask about, so that they are there when it holds
+ * its locks.
+ */
 static void
 split_prefetch(struct index *index, uint64_t number)
 {
@@ -164,9 +183,13 @@ split_prefetch(struct index *index, uint64_t number)
 
 	if (index->keys->prefetch == NULL)
 		return;
-	/* Without the lock: what it meets may be stale, and a chain that grows meanwhile is no longer than this. */
+	/*
+	 * Without the lock: what it meets may be stale, and a chain that grows meanwhile is no
+	 * longer than this.
+	 */
 	chain_walk_begin(&walk, index, &index->table.buckets[number]);
-	for (unsigned i = 0; i < INDEX_SPLIT_SCRATCH && (slot = chain_walk_next(&walk)) != NULL; i++) {
+	for (unsigned i = 0; i < INDEX_SPLIT_SCRATCH && (slot = chain_walk_next(&walk)) != NULL;
+		i++) {
 		uint64_t entry = atomic_load_explicit(slot, memory_order_relaxed);
 
 		if (!bucket_entry_is_empty(entry) && !bucket_entry_is_link(entry))
@@ -202,8 +225,9 @@ index_split(struct index *index, unsigned writer)
 	bucket_lock(low);
 	uint64_t began_ns = clock_ns();
 
-	atomic_store_explicit(&high->header, bucket_header_make(bucket_header_version(high->header) + 1, 0, 1),
-			      memory_order_relaxed);
+	atomic_store_explicit(&high->header,
+		bucket_header_make(bucket_header_version(high->header) + 1, 0, 1),
+		memory_order_relaxed);
 	bool copied = split_copy(index, old, bits, high);
 
 	if (copied) {
@@ -235,8 +259,8 @@ index_grow(struct index *index, unsigned splits, unsigned writer)
 	bool more = true;
 
 	check(writer < INDEX_WRITERS);
-	if (!atomic_compare_exchange_strong_explicit(&index->growing, &idle, 1, memory_order_acquire,
-						     memory_order_relaxed))
+	if (!atomic_compare_exchange_strong_explicit(
+		    &index->growing, &idle, 1, memory_order_acquire, memory_order_relaxed))
 		return false;
 	while (splits-- > 0 && (more = index_wants_growth(index)))
 		if (!index_split(index, writer)) {

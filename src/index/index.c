@@ -10,12 +10,14 @@
 
 #define BUCKETS_MIN 64u
 #define HUGE_BYTES (2ull << 20)
-#define BITS_MAX 29		   /* buckets at the start; homes and tags leave plenty of the hash's bits */
-#define AREA_BYTES_MAX (32ull << 30) /* three thousand million entries; units' numbers have 31 bits */
+#define BITS_MAX 29 /* buckets at the start; homes and tags leave plenty of the hash's bits */
+#define AREA_BYTES_MAX                                                                             \
+	(32ull << 30) /* three thousand million entries; units' numbers have 31 bits */
 
 _Static_assert(offsetof(struct index, table) == 0, "index_table relies on it");
 _Static_assert(sizeof(struct bucket) == INDEX_LINE, "a bucket is one cache line");
-_Static_assert(sizeof(struct bucket_unit) == INDEX_LINE / 2, "an overflow unit is half a cache line");
+_Static_assert(
+	sizeof(struct bucket_unit) == INDEX_LINE / 2, "an overflow unit is half a cache line");
 
 static uint64_t
 round_up(uint64_t value, uint64_t unit)
@@ -29,7 +31,7 @@ index_map(struct index *index, uint64_t bytes_max)
 {
 	uint64_t bytes = round_up(bytes_max, HUGE_BYTES);
 	uint8_t *area = mmap(NULL, bytes + HUGE_BYTES, PROT_READ | PROT_WRITE,
-			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (area == MAP_FAILED)
 		return false;
@@ -52,7 +54,8 @@ index_create(const struct index_options *options)
 {
 	check(options->keys != NULL);
 
-	uint64_t wanted = options->buckets_initial > BUCKETS_MIN ? options->buckets_initial : BUCKETS_MIN;
+	uint64_t wanted =
+		options->buckets_initial > BUCKETS_MIN ? options->buckets_initial : BUCKETS_MIN;
 	uint32_t bits = hd_log2(wanted) + ((wanted & (wanted - 1)) != 0);
 
 	uint64_t bytes = options->bytes_max < AREA_BYTES_MAX ? options->bytes_max : AREA_BYTES_MAX;
@@ -78,7 +81,8 @@ index_create(const struct index_options *options)
 	index->table.buckets = (struct bucket *)(void *)index->area;
 	index->table.units_end = (struct bucket_unit *)(void *)(index->area + index->area_bytes);
 	index->table.bits_initial = bits;
-	atomic_store_explicit(&index->space_used, sizeof(struct bucket) << bits, memory_order_relaxed);
+	atomic_store_explicit(
+		&index->space_used, sizeof(struct bucket) << bits, memory_order_relaxed);
 	atomic_store_explicit(&index->table.count, 1ull << bits, memory_order_release);
 	return index;
 }
@@ -108,7 +112,8 @@ index_tell(struct index *index, unsigned writer, uint64_t number, uint32_t versi
 	if (index->observer == NULL)
 		return;
 
-	struct index_change change = {.count = 1, .at[0] = {number, &index->table.buckets[number], version}};
+	struct index_change change = {
+		.count = 1, .at[0] = {number, &index->table.buckets[number], version}};
 
 	index->observer->changed(index->observer_context, writer, &change);
 }
@@ -125,14 +130,15 @@ index_count_entries(struct index *index, unsigned writer, int64_t more)
 	atomic_fetch_add_explicit(&index->entries, now, memory_order_relaxed);
 }
 
-/* --- writing ---------------------------------------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 void
 index_locked_rewind(struct index_locked *locked)
 {
 	uint64_t count = atomic_load_explicit(&locked->index->table.count, memory_order_acquire);
 
-	bucket_find_scan(&locked->at, count, atomic_load_explicit(&locked->bucket->header, memory_order_relaxed));
+	bucket_find_scan(&locked->at, count,
+		atomic_load_explicit(&locked->bucket->header, memory_order_relaxed));
 }
 
 void
@@ -143,14 +149,21 @@ index_lock(struct index *index, uint64_t hash, unsigned writer, struct index_loc
 
 	check(writer < INDEX_WRITERS);
 	for (;;) {
-		uint64_t number = bucket_home(hash, atomic_load_explicit(&table->count, memory_order_acquire), &bits);
+		uint64_t number = bucket_home(
+			hash, atomic_load_explicit(&table->count, memory_order_acquire), &bits);
 		struct bucket *bucket = &table->buckets[number];
 
 		bucket_lock(bucket);
-		/* A split holds the lock until it is done, so home and bits stay as they are now. */
-		if (bucket_home(hash, atomic_load_explicit(&table->count, memory_order_acquire), &bits_now) == number) {
-			*locked = (struct index_locked){
-				.index = index, .hash = hash, .number = number, .writer = writer, .bucket = bucket};
+		/*
+		 * A split holds the lock until it is done, so home and bits stay as they are now.
+		 */
+		if (bucket_home(hash, atomic_load_explicit(&table->count, memory_order_acquire),
+			    &bits_now) == number) {
+			*locked = (struct index_locked){.index = index,
+				.hash = hash,
+				.number = number,
+				.writer = writer,
+				.bucket = bucket};
 			locked->at.table = table;
 			locked->at.hash = hash;
 			locked->at.number = number;
@@ -177,7 +190,8 @@ entry_complete(const struct index_locked *locked, uint64_t entry, unsigned reads
 
 	check(segment != 0 && segment <= BUCKET_SEGMENT_MAX && reads <= BUCKET_READS_MAX);
 	entry &= ~(BUCKET_TAG_MASK | BUCKET_READS_MASK);
-	return entry | (uint64_t)locked->at.tag << BUCKET_TAG_SHIFT | (uint64_t)reads << BUCKET_READS_SHIFT;
+	return entry | (uint64_t)locked->at.tag << BUCKET_TAG_SHIFT |
+	       (uint64_t)reads << BUCKET_READS_SHIFT;
 }
 
 void
@@ -188,8 +202,10 @@ index_locked_replace(struct index_locked *locked, _Atomic uint64_t *slot, uint64
 	check(!bucket_entry_is_empty(old) && !bucket_entry_is_link(old));
 	/* Only its reads can change under us. */
 	do
-		new = entry_complete(locked, entry, reads >= 0 ? (unsigned)reads : bucket_entry_reads(old));
-	while (!atomic_compare_exchange_weak_explicit(slot, &old, new, memory_order_release, memory_order_relaxed));
+		new = entry_complete(
+			locked, entry, reads >= 0 ? (unsigned)reads : bucket_entry_reads(old));
+	while (!atomic_compare_exchange_weak_explicit(
+		slot, &old, new, memory_order_release, memory_order_relaxed));
 	locked->changed = true;
 }
 
@@ -226,22 +242,25 @@ index_unlock(struct index_locked *locked)
 	if (locked->changed) {
 		uint64_t header = atomic_load_explicit(&bucket->header, memory_order_relaxed);
 
-		index_tell(locked->index, locked->writer, locked->number, bucket_header_version(header) + 1);
+		index_tell(locked->index, locked->writer, locked->number,
+			bucket_header_version(header) + 1);
 	}
 	bucket_unlock(bucket, locked->changed);
 	locked->bucket = NULL;
 }
 
-/* --- upkeep ------------------------------------------------------------------------------------------------------------------ */
+/* --- upkeep ----------------------------------------------------------------------------------- */
 
 void
-index_walk(struct index *index, unsigned writer, bool (*visit)(void *context, uint64_t entry), void *context)
+index_walk(struct index *index, unsigned writer, bool (*visit)(void *context, uint64_t entry),
+	void *context)
 {
 	bool more = true;
 
 	check(writer < INDEX_WRITERS);
 	for (uint64_t number = 0;
-	     more && number < atomic_load_explicit(&index->table.count, memory_order_acquire); number++) {
+		more && number < atomic_load_explicit(&index->table.count, memory_order_acquire);
+		number++) {
 		struct bucket *bucket = &index->table.buckets[number];
 		struct chain_walk walk;
 		_Atomic uint64_t *slot;
@@ -261,8 +280,10 @@ index_walk(struct index *index, unsigned writer, bool (*visit)(void *context, ui
 uint64_t
 index_bytes(const struct index *index)
 {
-	return atomic_load_explicit(&index->table.count, memory_order_relaxed) * sizeof(struct bucket) +
-	       atomic_load_explicit(&index->units_made, memory_order_relaxed) * sizeof(struct bucket_unit);
+	return atomic_load_explicit(&index->table.count, memory_order_relaxed) *
+		       sizeof(struct bucket) +
+	       atomic_load_explicit(&index->units_made, memory_order_relaxed) *
+		       sizeof(struct bucket_unit);
 }
 
 void
@@ -277,7 +298,8 @@ index_get_stats(const struct index *index, struct index_stats *stats)
 		.entries = entries > 0 ? (uint64_t)entries : 0,
 		.buckets = count,
 		.buckets_initial = 1ull << index->table.bits_initial,
-		.overflow_units = atomic_load_explicit(&index->units_in_chains, memory_order_relaxed),
+		.overflow_units =
+			atomic_load_explicit(&index->units_in_chains, memory_order_relaxed),
 		.bytes = index_bytes(index),
 		.splits = atomic_load_explicit(&index->splits, memory_order_relaxed),
 		.split_ns_max = atomic_load_explicit(&index->split_ns_max, memory_order_relaxed),

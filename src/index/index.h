@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * index: hash -> location, for items of every tier. It knows no keys, no clock and no tier: an entry is eight bytes, and
- * whoever looks something up verifies the item behind it.
+ * index: hash -> location, for items of every tier. It knows no keys, no clock and no tier: an
+ * entry is eight bytes, and whoever looks something up verifies the item behind it.
  *
- * Layout, entries and the lock-free reading protocol are in bucket_hd.h, which device code compiles too.
+ * Layout, entries and the lock-free reading protocol are in bucket_hd.h, which device code compiles
+ * too.
  *
- * Threads. Readers (any thread registered with liburcu-qsbr and on line) take no lock. A writer locks one bucket; only a split
- * takes two, lower number first. Overflow units are freed after a grace period. Memory order: entries are published by
- * release and read by acquire; the version is bumped between the store of a moved entry's new place and the clearing of its old.
+ * Threads. Readers (any thread registered with liburcu-qsbr and on line) take no lock. A writer
+ * locks one bucket; only a split takes two, lower number first. Overflow units are freed after a
+ * grace period. Memory order: entries are published by release and read by acquire; the version is
+ * bumped between the store of a moved entry's new place and the clearing of its old.
  */
 #ifndef INDEX_INDEX_H
 #define INDEX_INDEX_H
@@ -21,15 +23,27 @@
 
 struct index;
 
-/* What the index must ask the owner of the items. Called under bucket locks; must not call back into the index. */
+/*
+ * What the index must ask the owner of the items. Called under bucket locks; must not call back
+ * into the index.
+ */
 struct index_keys {
-	/* The full hash of the key behind an entry, into *hash; false when the key isn't at hand (an item on flash). */
+	/*
+	 * The full hash of the key behind an entry, into *hash; false when the key isn't at hand
+	 * (an item on flash).
+	 */
 	bool (*hash)(void *context, uint64_t entry, uint64_t *hash);
-	/* May start loading the item behind an entry that may be stale, and nothing else. NULL: don't. Called without locks. */
+	/*
+	 * May start loading the item behind an entry that may be stale, and nothing else. NULL:
+	 * don't. Called without locks.
+	 */
 	void (*prefetch)(void *context, uint64_t entry);
 };
 
-/* One write's effect: the buckets that it changed, as they now stand (still locked; walk the chain with bucket_hd.h). */
+/*
+ * One write's effect: the buckets that it changed, as they now stand (still locked; walk the chain
+ * with bucket_hd.h).
+ */
 struct index_change {
 	uint32_t count;
 	struct {
@@ -39,24 +53,35 @@ struct index_change {
 	} at[2];
 };
 
-/* Follows all changes: the GPU's mirror is one, the models' shadow index another. Never called for 'reads' bumps. */
+/*
+ * Follows all changes: the GPU's mirror is one, the models' shadow index another. Never called for
+ * 'reads' bumps.
+ */
 struct index_observer {
-	/* Under the bucket locks of the change, before they are released. writer: as given to index_lock or index_grow. */
+	/*
+	 * Under the bucket locks of the change, before they are released. writer: as given to
+	 * index_lock or index_grow.
+	 */
 	void (*changed)(void *context, unsigned writer, const struct index_change *change);
-	/* The table now has this many buckets; the change that filled the newest was reported before, the trimmed old one after. */
+	/*
+	 * The table now has this many buckets; the change that filled the newest was reported
+	 * before, the trimmed old one after.
+	 */
 	void (*grown)(void *context, uint64_t buckets);
 };
 
 /*
- * Entries a bucket at which memory and time meet their limits, averaged over a round of growth: 11.53 bytes an object (at most 12)
- * and 1.279 lines a hit (at most 1.3). At 7.5 it is 11.22 and 1.336, at 6.5 11.94 and 1.227 (tests/model/index_cost.c).
+ * Entries a bucket at which memory and time meet their limits, averaged over a round of growth:
+ * 11.53 bytes an object (at most 12) and 1.279 lines a hit (at most 1.3). At 7.5 it is 11.22 and
+ * 1.336, at 6.5 11.94 and 1.227 (tests/model/index_cost.c).
  */
 #define INDEX_LOAD 7.0
 
 struct index_options {
 	uint64_t buckets_initial; /* rounded up to a power of two, at least 64 */
-	uint64_t bytes_max;	  /* address range reserved for buckets and overflow units together; 32 GiB at most */
-	double entries_per_bucket;/* grows above this average: INDEX_LOAD */
+	/* Address range reserved for buckets and overflow units together; 32 GiB at most. */
+	uint64_t bytes_max;
+	double entries_per_bucket; /* grows above this average: INDEX_LOAD */
 	const struct index_keys *keys;
 	void *keys_context;
 	const struct index_observer *observer; /* NULL: none */
@@ -67,7 +92,10 @@ struct index_options {
 struct index *index_create(const struct index_options *options);
 void index_destroy(struct index *index);
 
-/* Shared by host and device code: base addresses and size of the table (see bucket_hd.h). Lives as long as the index. */
+/*
+ * Shared by host and device code: base addresses and size of the table (see bucket_hd.h). Lives as
+ * long as the index.
+ */
 static inline const struct bucket_table *
 index_table(const struct index *index)
 {
@@ -75,15 +103,16 @@ index_table(const struct index *index)
 	return (const struct bucket_table *)(const void *)index;
 }
 
-/* --- reading: lock-free, the calling thread is a reader ----------------------------------------------------------------- */
+/* --- reading: lock-free, the calling thread is a reader --------------------------------------- */
 
 /*
  * A look-up in progress. Use:
  *	index_find_begin(index, hash, &find);
  *	do
  *		while ((entry = index_find_next(&find)))
- *			if (the item behind entry has the key) { hit: find.slot, find.number, find.version are its place }
- *	while (index_find_again(&find));	-- true when the bucket changed or moved meanwhile: scan anew
+ *			if (the item behind entry has the key)
+ *				hit: find.slot, find.number and find.version are its place
+ *	while (index_find_again(&find));	(true: the bucket changed meanwhile, scan anew)
  */
 struct index_find {
 	uint64_t number;	/* of the home bucket */
@@ -125,7 +154,10 @@ index_find_again(struct index_find *find)
 	return true;
 }
 
-/* A result found earlier (by an accelerator, or in this batch): true while the bucket is still home and unchanged. */
+/*
+ * A result found earlier (by an accelerator, or in this batch): true while the bucket is still home
+ * and unchanged.
+ */
 static inline bool
 index_hint_holds(const struct index *index, uint64_t hash, uint64_t number, uint32_t version)
 {
@@ -143,12 +175,14 @@ index_prefetch(const struct index *index, uint64_t hash)
 	const struct bucket_table *table = index_table(index);
 	uint32_t bits;
 
-	__builtin_prefetch(&table->buckets[bucket_home(hash, hd_load_relaxed(&table->count), &bits)]);
+	__builtin_prefetch(
+		&table->buckets[bucket_home(hash, hd_load_relaxed(&table->count), &bits)]);
 }
 
 /*
- * Counts a read in the entry's 4-bit counter: exact to 4, then from r to r + 1 with probability 2^(3-r), by 'random' (any 32
- * random bits). One relaxed compare-exchange of the whole entry; failure is ignored.
+ * Counts a read in the entry's 4-bit counter: exact to 4, then from r to r + 1 with probability
+ * 2^(3-r), by 'random' (any 32 random bits). One relaxed compare-exchange of the whole entry;
+ * failure is ignored.
  */
 static inline void
 index_count_read(_Atomic uint64_t *slot, uint64_t entry, uint32_t random)
@@ -158,10 +192,10 @@ index_count_read(_Atomic uint64_t *slot, uint64_t entry, uint32_t random)
 	if (reads == BUCKET_READS_MAX || (reads >= 4 && (random & ((1u << (reads - 3)) - 1)) != 0))
 		return;
 	atomic_compare_exchange_strong_explicit(slot, &entry, entry + (1ull << BUCKET_READS_SHIFT),
-						memory_order_relaxed, memory_order_relaxed);
+		memory_order_relaxed, memory_order_relaxed);
 }
 
-/* --- writing: under the bucket's lock ------------------------------------------------------------------------------------ */
+/* --- writing: under the bucket's lock --------------------------------------------------------- */
 
 /* A locked home bucket. Scan with index_locked_next; slots are valid until unlock. */
 struct index_locked {
@@ -171,32 +205,43 @@ struct index_locked {
 	unsigned writer;
 	bool changed;
 	/* private */
-	bool removed;	       /* the chain may have holes that unlocking must close */
+	bool removed; /* the chain may have holes that unlocking must close */
 	struct bucket *bucket;
 	struct bucket_find at;
 };
 
-/* Locks the hash's home bucket (re-checks the home after locking). writer: this thread's number, 0 to 255. */
+/*
+ * Locks the hash's home bucket (re-checks the home after locking). writer: this thread's number, 0
+ * to 255.
+ */
 void index_lock(struct index *index, uint64_t hash, unsigned writer, struct index_locked *locked);
 
-/* Next slot whose tag matches, its entry in *entry; NULL at the end. index_locked_rewind starts over. */
+/*
+ * Next slot whose tag matches, its entry in *entry; NULL at the end. index_locked_rewind starts
+ * over.
+ */
 _Atomic uint64_t *index_locked_next(struct index_locked *locked, uint64_t *entry);
 void index_locked_rewind(struct index_locked *locked);
 
 /*
- * Changes. 'entry' is made by bucket_entry_make without a tag: the index sets it. Replace keeps the slot and, unless reads
- * are given, the reads counter as it stands at that instant. Insert gives false when no overflow unit can be had. Remove clears.
+ * Changes. 'entry' is made by bucket_entry_make without a tag: the index sets it. Replace keeps the
+ * slot and, unless reads are given, the reads counter as it stands at that instant. Insert gives
+ * false when no overflow unit can be had. Remove clears.
  */
-void index_locked_replace(struct index_locked *locked, _Atomic uint64_t *slot, uint64_t entry, int reads /* -1: keep */);
+void index_locked_replace(struct index_locked *locked, _Atomic uint64_t *slot, uint64_t entry,
+	int reads /* -1: keep */);
 bool index_locked_insert(struct index_locked *locked, uint64_t entry, unsigned reads);
 void index_locked_remove(struct index_locked *locked, _Atomic uint64_t *slot);
 
 /* Publishes the new version if anything changed, tells the observer, unlocks. */
 void index_unlock(struct index_locked *locked);
 
-/* --- growth and upkeep --------------------------------------------------------------------------------------------------- */
+/* --- growth and upkeep ------------------------------------------------------------------------ */
 
-/* How many splits the table lacks, 0 for none. Cheap: workers ask once a turn. A few entries are counted late. */
+/*
+ * How many splits the table lacks, 0 for none. Cheap: workers ask once a turn. A few entries are
+ * counted late.
+ */
 uint64_t index_growth_lack(const struct index *index);
 
 static inline bool
@@ -206,15 +251,17 @@ index_wants_growth(const struct index *index)
 }
 
 /*
- * Splits up to 'splits' buckets. One thread at a time grows (others get false at once). False when nothing is left to do.
- * Each split holds two bucket locks for a few microseconds; the longest is in the statistics. Every seventh insertion asks for
- * a split: a worker that helps by fewer doesn't keep up with its own inserts.
+ * Splits up to 'splits' buckets. One thread at a time grows (others get false at once). False when
+ * nothing is left to do. Each split holds two bucket locks for a few microseconds; the longest is
+ * in the statistics. Every seventh insertion asks for a split: a worker that helps by fewer doesn't
+ * keep up with its own inserts.
  */
 bool index_grow(struct index *index, unsigned splits, unsigned writer);
 
 /*
- * Makes the overflow units that were taken out of chains usable again, after waiting for a grace period if there are any.
- * Called by a background thread that holds no reference (as a reader it is quiescent inside); never by a worker.
+ * Makes the overflow units that were taken out of chains usable again, after waiting for a grace
+ * period if there are any. Called by a background thread that holds no reference (as a reader it is
+ * quiescent inside); never by a worker.
  */
 void index_reclaim_units(struct index *index);
 
@@ -223,12 +270,13 @@ struct index_stats {
 	uint64_t buckets;
 	uint64_t buckets_initial;
 	uint64_t overflow_units;
-	uint64_t bytes;		      /* resident: buckets in use and overflow units */
+	uint64_t bytes; /* resident: buckets in use and overflow units */
 	uint64_t splits;
-	uint64_t split_ns_max;	      /* the longest time that one split held its locks */
+	uint64_t split_ns_max; /* the longest time that one split held its locks */
 	uint64_t doublings;
-	uint64_t growth_stopped;      /* 1 when flash tags have no bits left, or the address range is full */
-	uint64_t retries;	      /* look-ups that had to scan anew */
+	/* 1 when flash tags have no bits left, or the address range is full. */
+	uint64_t growth_stopped;
+	uint64_t retries; /* look-ups that had to scan anew */
 };
 
 /* Resident bytes, as in the statistics. */
@@ -238,9 +286,11 @@ uint64_t index_bytes(const struct index *index);
 void index_get_stats(const struct index *index, struct index_stats *stats);
 
 /*
- * Calls visit for every entry present during the whole walk, until it gives false; an entry that growth moves meanwhile may be
- * visited once more. Holds one bucket lock at a time; visit must not call the index. For dumps, checks and tests.
+ * Calls visit for every entry present during the whole walk, until it gives false; an entry that
+ * growth moves meanwhile may be visited once more. Holds one bucket lock at a time; visit must not
+ * call the index. For dumps, checks and tests.
  */
-void index_walk(struct index *index, unsigned writer, bool (*visit)(void *context, uint64_t entry), void *context);
+void index_walk(struct index *index, unsigned writer, bool (*visit)(void *context, uint64_t entry),
+	void *context);
 
 #endif

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * table: what index.c, chain.c and grow.c share: the table's state, a bucket's lock, its chain. Private to the module.
+ * table: what index.c, chain.c and grow.c share: the table's state, a bucket's lock, its chain.
+ * Private to the module.
  *
- * Only the holder of a bucket's lock changes its header, its chain, and its entries but for their reads.
+ * Only the holder of a bucket's lock changes its header, its chain, and its entries but for their
+ * reads.
  */
 #ifndef INDEX_TABLE_H
 #define INDEX_TABLE_H
@@ -14,8 +16,9 @@
 
 #define INDEX_WRITERS 256
 #define INDEX_LINE 64
-#define INDEX_FOLD 16		/* entries that a writer counts for itself before it adds them to the sum */
-#define INDEX_SPLIT_SCRATCH 512 /* entries of a chain whose side a split remembers; longer ones are asked twice */
+#define INDEX_FOLD 16 /* entries that a writer counts for itself before it adds them to the sum */
+#define INDEX_SPLIT_SCRATCH                                                                        \
+	512 /* entries of a chain whose side a split remembers; longer ones are asked twice */
 
 struct index_writer {
 	alignas(INDEX_LINE) _Atomic int64_t entries; /* not yet folded into index.entries */
@@ -31,12 +34,17 @@ struct index {
 	uint64_t area_bytes;
 	uint64_t load_256ths; /* entries a bucket above which the table grows, times 256 */
 
-	/* Written by many. Stacks: unit number in the low half, a count of changes in the high one, against reuse. */
-	alignas(INDEX_LINE) _Atomic uint64_t space_used; /* bytes of the area given out from both ends */
+	/*
+	 * Written by many. Stacks: unit number in the low half, a count of changes in the high one,
+	 * against reuse.
+	 */
+	alignas(INDEX_LINE) _Atomic uint64_t
+		space_used; /* bytes of the area given out from both ends */
 	_Atomic uint64_t units_made;
 	_Atomic uint64_t units_in_chains;
-	_Atomic uint64_t units_free;	/* stack */
-	_Atomic uint64_t units_retired; /* stack: taken out of chains, readers may still be in them */
+	_Atomic uint64_t units_free; /* stack */
+	_Atomic uint64_t
+		units_retired; /* stack: taken out of chains, readers may still be in them */
 	alignas(INDEX_LINE) _Atomic int64_t entries;
 	alignas(INDEX_LINE) _Atomic uint64_t retries;
 
@@ -67,8 +75,8 @@ bucket_lock(struct bucket *bucket)
 		uint64_t header = atomic_load_explicit(&bucket->header, memory_order_relaxed);
 
 		if (!bucket_header_is_locked(header) &&
-		    atomic_compare_exchange_weak_explicit(&bucket->header, &header, header | 1, memory_order_acquire,
-							  memory_order_relaxed))
+			atomic_compare_exchange_weak_explicit(&bucket->header, &header, header | 1,
+				memory_order_acquire, memory_order_relaxed))
 			return header | 1;
 		if (turn % 64 == 0)
 			sched_yield(); /* the holder may have been preempted */
@@ -91,7 +99,8 @@ bucket_unlock(struct bucket *bucket, bool changed)
 {
 	uint64_t header = atomic_load_explicit(&bucket->header, memory_order_relaxed);
 
-	atomic_store_explicit(&bucket->header, (header & ~1ull) + ((uint64_t)changed << 32), memory_order_release);
+	atomic_store_explicit(&bucket->header, (header & ~1ull) + ((uint64_t)changed << 32),
+		memory_order_release);
 }
 
 /* Tells the observer of one bucket's change, which unlocking will publish as 'version'. */
@@ -103,7 +112,7 @@ bool index_growth_stopped(const struct index *index);
 /* Adds to the count of entries. */
 void index_count_entries(struct index *index, unsigned writer, int64_t more);
 
-/* --- chain.c: a locked bucket's entries and units --------------------------------------------------------------------------- */
+/* --- chain.c: a locked bucket's entries and units --------------------------------------------- */
 
 /* Goes over all slots of a locked bucket, empty ones included, links not. */
 struct chain_walk {
@@ -117,12 +126,16 @@ struct chain_walk {
 void chain_walk_begin(struct chain_walk *walk, struct index *index, struct bucket *bucket);
 _Atomic uint64_t *chain_walk_next(struct chain_walk *walk);
 
-/* An empty slot of the bucket, from a new unit if need be; NULL when there is no room for one. A new unit is all empty. */
+/*
+ * An empty slot of the bucket, from a new unit if need be; NULL when there is no room for one. A
+ * new unit is all empty.
+ */
 _Atomic uint64_t *chain_free_slot(struct index *index, struct bucket *bucket);
 
 /*
- * Closes holes: moves entries from the first unit into the bucket and the other units, and takes emptied units out. Afterwards
- * only the first unit has empty slots, and none if the bucket itself has.
+ * Closes holes: moves entries from the first unit into the bucket and the other units, and takes
+ * emptied units out. Afterwards only the first unit has empty slots, and none if the bucket itself
+ * has.
  */
 void chain_compact(struct index *index, struct bucket *bucket);
 
@@ -132,7 +145,10 @@ void chain_drop(struct index *index, struct bucket *bucket);
 /* Takes bytes of the area; false when it is full. */
 bool index_take_space(struct index *index, uint64_t bytes);
 
-/* Makes the pages of the next few units resident, so that those who insert needn't. The growing thread only. */
+/*
+ * Makes the pages of the next few units resident, so that those who insert needn't. The growing
+ * thread only.
+ */
 void chain_touch_ahead(struct index *index);
 
 #endif

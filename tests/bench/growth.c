@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Growth of the index under inserts: the longest split, the longest insertion, bytes an entry. Items of 32 bytes stand behind the
- * entries, so that a split reads them as the store's would be read. One thread grows in the background; inserting threads help at the
- * end of each turn of 256 when it can't keep up.
+ * Growth of the index under inserts: the longest split, the longest insertion, bytes an entry.
+ * Items of 32 bytes stand behind the entries, so that a split reads them as the store's would be
+ * read. One thread grows in the background; inserting threads help at the end of each turn of 256
+ * when it can't keep up.
  *
- * Usage: growth [-n entries, in millions (20)] [-t inserting threads (1)] [-b initial buckets (65536)] [-h splits of help a turn (64)]
+ * Usage: growth [-n entries, in millions (20)] [-t inserting threads (1)] [-b initial buckets
+ * (65536)] [-h splits of help a turn (64)]
  *
- * The times are of the wall clock: what a scheduler adds when cores are few is in them. 'preempted' counts how often that happened
- * to the inserting threads.
+ * Times are of the wall clock, so what the scheduler adds is in them: 'the machine's own' is the
+ * longest gap that as many threads saw which did nothing but look at the clock, just before. CPU
+ * times are without it: of one split with its page faults and look-ahead, and of one turn of help.
  */
 #include "index/index.h"
 
@@ -27,6 +30,7 @@
 
 #define THREADS_MAX 64
 #define TURN 256
+#define BEHIND 512 /* missing splits at which inserting threads help */
 #define BUCKETS_OF_LOG 40
 
 struct item {
@@ -40,25 +44,44 @@ struct bench {
 	uint64_t count;
 	unsigned threads, help;
 	_Atomic uint32_t inserting;
-	_Atomic uint64_t inserted;
+	uint64_t split_cpu_ns; /* the growing thread's longest */
+	uint64_t own_ns;       /* the machine's own longest gap */
 };
 
 struct inserter {
 	struct bench *bench;
 	unsigned number;
 	uint64_t longest_ns;
-	uint64_t longest_help_ns;
+	uint64_t longest_help_ns, longest_help_cpu_ns;
 	uint64_t by_log[BUCKETS_OF_LOG]; /* insertions that took less than 2^i ns */
 	uint64_t preempted;
 };
 
 static uint64_t
-now_ns(void)
+clock_of(clockid_t clock)
 {
 	struct timespec now;
 
-	clock_gettime(CLOCK_MONOTONIC, &now);
+	clock_gettime(clock, &now);
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t
+now_ns(void)
+{
+	return clock_of(CLOCK_MONOTONIC);
+}
+
+static uint64_t
+cpu_ns(void)
+{
+	return clock_of(CLOCK_THREAD_CPUTIME_ID);
+}
+
+static uint64_t
+longer(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
 }
 
 static uint64_t
@@ -106,7 +129,8 @@ insert(void *context)
 
 		bench->items[i].key[0] = i * 0x9e3779b97f4a7c15u;
 		bench->items[i].key[1] = i;
-		uint64_t hash = XXH3_64bits_withSeed(bench->items[i].key, sizeof bench->items->key, 7);
+		uint64_t hash =
+			XXH3_64bits_withSeed(bench->items[i].key, sizeof bench->items->key, 7);
 		uint64_t began_ns = now_ns();
 
 		index_lock(bench->index, hash, self->number, &locked);
@@ -116,16 +140,18 @@ insert(void *context)
 		uint64_t took_ns = now_ns() - began_ns;
 
 		self->by_log[took_ns == 0 ? 0 : hd_log2(took_ns) + 1]++;
-		self->longest_ns = took_ns > self->longest_ns ? took_ns : self->longest_ns;
+		self->longest_ns = longer(self->longest_ns, took_ns);
 		if (++done % TURN != 0)
 			continue;
-		atomic_fetch_add_explicit(&bench->inserted, TURN, memory_order_relaxed);
 		rcu_quiescent_state();
-		if (index_wants_growth(bench->index)) {
+		if (index_growth_lack(bench->index) > BEHIND) {
+			uint64_t began_cpu_ns = cpu_ns();
+
 			began_ns = now_ns();
 			index_grow(bench->index, bench->help, self->number);
-			took_ns = now_ns() - began_ns;
-			self->longest_help_ns = took_ns > self->longest_help_ns ? took_ns : self->longest_help_ns;
+			self->longest_help_ns = longer(self->longest_help_ns, now_ns() - began_ns);
+			self->longest_help_cpu_ns =
+				longer(self->longest_help_cpu_ns, cpu_ns() - began_cpu_ns);
 		}
 	}
 	getrusage(RUSAGE_THREAD, &usage);
@@ -142,10 +168,14 @@ grow(void *context)
 
 	rcu_register_thread();
 	for (unsigned turn = 0; atomic_load(&bench->inserting) != 0; turn++) {
-		bool more = index_grow(bench->index, 64, THREADS_MAX);
+		uint64_t began_ns = cpu_ns();
+		bool more = index_grow(bench->index, 1, THREADS_MAX);
 
-		if (!more || turn % 64 == 0)
+		bench->split_cpu_ns = longer(bench->split_cpu_ns, cpu_ns() - began_ns);
+		if (!more || turn % 4096 == 0)
 			index_reclaim_units(bench->index);
+		if (more && turn % 64 != 0)
+			continue;
 		rcu_thread_offline();
 		if (!more)
 			usleep(100);
@@ -155,6 +185,34 @@ grow(void *context)
 		rcu_quiescent_state();
 	rcu_unregister_thread();
 	return NULL;
+}
+
+/*
+ * What any thread suffers here: the longest gap between two looks at the clock, in three seconds.
+ */
+static void *
+idle(void *context)
+{
+	uint64_t *longest_ns = context, began_ns = now_ns(), before_ns = began_ns;
+
+	for (uint64_t at_ns; (at_ns = now_ns()) - began_ns < 3000000000u; before_ns = at_ns)
+		*longest_ns = longer(*longest_ns, at_ns - before_ns);
+	return NULL;
+}
+
+static uint64_t
+idle_gap(unsigned threads)
+{
+	pthread_t ids[THREADS_MAX];
+	uint64_t longest_ns[THREADS_MAX] = {0}, result = 0;
+
+	for (unsigned i = 0; i < threads; i++)
+		check(pthread_create(&ids[i], NULL, idle, &longest_ns[i]) == 0);
+	for (unsigned i = 0; i < threads; i++) {
+		pthread_join(ids[i], NULL);
+		result = longer(result, longest_ns[i]);
+	}
+	return result;
 }
 
 /* Bytes an entry, averaged over the samples of the last two doublings. */
@@ -172,7 +230,8 @@ sample(void *context)
 		index_get_stats(bench->index, &stats);
 		if (stats.entries < bench->count / 4)
 			continue;
-		average += ((double)stats.bytes / (double)stats.entries - average) / (double)++samples;
+		average +=
+			((double)stats.bytes / (double)stats.entries - average) / (double)++samples;
 	}
 	return &average;
 }
@@ -180,7 +239,8 @@ sample(void *context)
 static void
 look_up(const struct bench *bench)
 {
-	uint64_t looked = bench->count < 4000000 ? bench->count : 4000000, item = 1, began_ns = now_ns(), took_ns;
+	uint64_t looked = bench->count < 4000000 ? bench->count : 4000000, item = 1,
+		 began_ns = now_ns(), took_ns;
 	struct index_find find;
 	uint64_t entry;
 
@@ -192,23 +252,26 @@ look_up(const struct bench *bench)
 		index_find_begin(bench->index, XXH3_64bits_withSeed(key, sizeof key, 7), &find);
 		do
 			entry = index_find_next(&find);
-		while (entry != 0 && memcmp(bench->items[item_of(entry)].key, key, sizeof key) != 0);
+		while (entry != 0 &&
+			memcmp(bench->items[item_of(entry)].key, key, sizeof key) != 0);
 		check(entry != 0);
 	}
 	took_ns = now_ns() - began_ns;
-	printf("every one of %" PRIu64 " random look-ups hit, %.0f ns each, one after the other\n", looked,
-	       (double)took_ns / (double)looked);
+	printf("every one of %" PRIu64 " random look-ups hit, %.0f ns each, one after the other\n",
+		looked, (double)took_ns / (double)looked);
 }
 
 static void
-report(const struct bench *bench, const struct inserter *inserters, uint64_t took_ns, double average)
+report(const struct bench *bench, const struct inserter *inserters, uint64_t took_ns,
+	double average)
 {
 	struct index_stats stats;
-	uint64_t longest_ns = 0, help_ns = 0, preempted = 0, over[3] = {0, 0, 0};
+	uint64_t longest_ns = 0, help_ns = 0, help_cpu_ns = 0, preempted = 0, over[3] = {0, 0, 0};
 
 	for (unsigned i = 0; i < bench->threads; i++) {
-		longest_ns = inserters[i].longest_ns > longest_ns ? inserters[i].longest_ns : longest_ns;
-		help_ns = inserters[i].longest_help_ns > help_ns ? inserters[i].longest_help_ns : help_ns;
+		longest_ns = longer(longest_ns, inserters[i].longest_ns);
+		help_ns = longer(help_ns, inserters[i].longest_help_ns);
+		help_cpu_ns = longer(help_cpu_ns, inserters[i].longest_help_cpu_ns);
 		preempted += inserters[i].preempted;
 		for (unsigned log = 0; log < BUCKETS_OF_LOG; log++) {
 			over[0] += log > 14 ? inserters[i].by_log[log] : 0;
@@ -217,15 +280,23 @@ report(const struct bench *bench, const struct inserter *inserters, uint64_t too
 		}
 	}
 	index_get_stats(bench->index, &stats);
-	printf("%" PRIu64 " entries in %.2f s, %.2f M/s; %" PRIu64 " buckets from %" PRIu64 ", %" PRIu64 " splits, %.2f entries a "
-	       "bucket at the end\n", stats.entries, (double)took_ns / 1e9, (double)stats.entries * 1e3 / (double)took_ns,
-	       stats.buckets, stats.buckets_initial, stats.splits, (double)stats.entries / (double)stats.buckets);
+	printf("%" PRIu64 " entries in %.2f s, %.2f M/s; %" PRIu64 " buckets from %" PRIu64
+	       ", %" PRIu64 " splits, %.2f entries a "
+	       "bucket at the end\n",
+		stats.entries, (double)took_ns / 1e9, (double)stats.entries * 1e3 / (double)took_ns,
+		stats.buckets, stats.buckets_initial, stats.splits,
+		(double)stats.entries / (double)stats.buckets);
 	printf("bytes an entry: %.2f at the end, %.2f on average over the last two doublings\n",
-	       (double)stats.bytes / (double)stats.entries, average);
-	printf("longest split %.1f us; longest insertion %.1f us; longest turn of help %.1f us\n",
-	       (double)stats.split_ns_max / 1e3, (double)longest_ns / 1e3, (double)help_ns / 1e3);
-	printf("insertions over 16 us: %" PRIu64 ", over 131 us: %" PRIu64 ", over 1049 us: %" PRIu64 "; preempted %" PRIu64
-	       " times\n", over[0], over[1], over[2], preempted);
+		(double)stats.bytes / (double)stats.entries, average);
+	printf("longest split %.1f us (CPU %.1f); longest insertion %.1f us; longest turn of help "
+	       "%.1f us (CPU %.1f); "
+	       "the machine's own %.1f us\n",
+		(double)stats.split_ns_max / 1e3, (double)bench->split_cpu_ns / 1e3,
+		(double)longest_ns / 1e3, (double)help_ns / 1e3, (double)help_cpu_ns / 1e3,
+		(double)bench->own_ns / 1e3);
+	printf("insertions over 16 us: %" PRIu64 ", over 131 us: %" PRIu64
+	       ", over 1049 us: %" PRIu64 "; preempted %" PRIu64 " times\n",
+		over[0], over[1], over[2], preempted);
 	check(stats.entries == bench->count && stats.growth_stopped == 0);
 }
 
@@ -243,11 +314,20 @@ main(int argc, char **argv)
 		uint64_t value = option == '?' ? 0 : strtoull(optarg, NULL, 0);
 
 		switch (option) {
-		case 'n': bench.count = value * 1000000; break;
-		case 't': bench.threads = (unsigned)value; break;
-		case 'b': buckets = value; break;
-		case 'h': bench.help = (unsigned)value; break;
-		default: return 2;
+		case 'n':
+			bench.count = value * 1000000;
+			break;
+		case 't':
+			bench.threads = (unsigned)value;
+			break;
+		case 'b':
+			buckets = value;
+			break;
+		case 'h':
+			bench.help = (unsigned)value;
+			break;
+		default:
+			return 2;
 		}
 	}
 	if (bench.count == 0 || bench.threads == 0 || bench.threads > THREADS_MAX)
@@ -260,8 +340,10 @@ main(int argc, char **argv)
 		.keys_context = &bench});
 	check(bench.items != NULL && bench.index != NULL);
 	madvise(bench.items, bench.count * sizeof *bench.items, MADV_HUGEPAGE); /* as the arena */
-	memset(bench.items, 0, bench.count * sizeof *bench.items); /* its page faults are not the index's */
+	memset(bench.items, 0,
+		bench.count * sizeof *bench.items); /* its page faults are not the index's */
 	bench.inserting = bench.threads;
+	bench.own_ns = idle_gap(bench.threads + 1 < THREADS_MAX ? bench.threads + 1 : THREADS_MAX);
 
 	uint64_t began_ns = now_ns();
 
@@ -269,7 +351,8 @@ main(int argc, char **argv)
 		inserters[i] = (struct inserter){.bench = &bench, .number = i};
 		check(pthread_create(&threads[i], NULL, insert, &inserters[i]) == 0);
 	}
-	check(pthread_create(&grower, NULL, grow, &bench) == 0 && pthread_create(&sampler, NULL, sample, &bench) == 0);
+	check(pthread_create(&grower, NULL, grow, &bench) == 0 &&
+		pthread_create(&sampler, NULL, sample, &bench) == 0);
 	for (unsigned i = 0; i < bench.threads; i++)
 		pthread_join(threads[i], NULL);
 

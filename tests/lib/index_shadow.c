@@ -47,7 +47,8 @@ chain_read(const struct bucket_table *table, const struct bucket *bucket, uint32
 		for (uint32_t i = 0; i < words_count; i++) {
 			uint64_t entry = hd_load_acquire(&words[i]);
 
-			if (words != bucket->entries && i == BUCKET_UNIT_ENTRIES - 1 && bucket_entry_is_link(entry)) {
+			if (words != bucket->entries && i == BUCKET_UNIT_ENTRIES - 1 &&
+				bucket_entry_is_link(entry)) {
 				next = bucket_number_gather(entry);
 				continue;
 			}
@@ -115,7 +116,8 @@ shadow_changed(void *context, unsigned writer, const struct index_change *change
 
 		check(!bucket->told || (int32_t)(change->at[i].version - bucket->version) > 0);
 		free(bucket->entries);
-		bucket->entries = chain_read(index_table(shadow->index), change->at[i].bucket, &bucket->count);
+		bucket->entries = chain_read(
+			index_table(shadow->index), change->at[i].bucket, &bucket->count);
 		bucket->version = change->at[i].version;
 		bucket->told = true;
 	}
@@ -131,7 +133,8 @@ shadow_grown(void *context, uint64_t buckets)
 	atomic_store(&shadow->count, buckets);
 }
 
-const struct index_observer index_shadow_observer = {.changed = shadow_changed, .grown = shadow_grown};
+const struct index_observer index_shadow_observer = {
+	.changed = shadow_changed, .grown = shadow_grown};
 
 bool
 index_shadow_equals(const struct index_shadow *shadow)
@@ -143,20 +146,26 @@ index_shadow_equals(const struct index_shadow *shadow)
 		printf("# shadow: the number of buckets differs\n");
 	for (uint64_t i = 0; equal && i < atomic_load(&shadow->count); i++) {
 		const struct shadow_bucket *bucket = &shadow->buckets[i];
-		uint32_t count, version = bucket_header_version(hd_load_acquire(&table->buckets[i].header));
+		uint32_t count,
+			version = bucket_header_version(hd_load_acquire(&table->buckets[i].header));
 		uint64_t *entries = chain_read(table, &table->buckets[i], &count);
 
 		equal = count == bucket->count && version == bucket->version &&
-			(count == 0 || memcmp(entries, bucket->entries, count * sizeof *entries) == 0);
+			(count == 0 ||
+				memcmp(entries, bucket->entries, count * sizeof *entries) == 0);
 		if (!equal)
-			printf("# shadow: bucket %" PRIu64 " differs: %u entries, version %u; shadow %u, %u\n", i, count,
-			       version, bucket->count, bucket->version);
+			printf("# shadow: bucket %" PRIu64
+			       " differs: %u entries, version %u; shadow %u, %u\n",
+				i, count, version, bucket->count, bucket->version);
 		free(entries);
 	}
 	return equal;
 }
 
-/* Holes of one bucket: none in it when it has units, none in units but the first, which has an entry. */
+/*
+ * Holes of one bucket: none in it when it has units, none in units but the first, which has an
+ * entry.
+ */
 static bool
 chain_is_compact(const struct bucket_table *table, const struct bucket *bucket)
 {
@@ -203,6 +212,7 @@ index_shadow_sound(const struct index *index)
 	}
 	index_get_stats(index, &stats);
 	if (stats.entries != entries)
-		printf("# %" PRIu64 " entries, statistics say %" PRIu64 "\n", entries, stats.entries);
+		printf("# %" PRIu64 " entries, statistics say %" PRIu64 "\n", entries,
+			stats.entries);
 	return stats.entries == entries;
 }

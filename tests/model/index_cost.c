@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What the index costs: bytes of DRAM an object and cache lines a hit, by a model first, then by the index itself.
+ * What the index costs: bytes of DRAM an object and cache lines a hit, by a model first, then by
+ * the index itself.
  *
- * The model: keys fall evenly, so a bucket's entries are Poisson. In a round of linear growth at load L (entries a bucket on average),
- * when the fraction f of the buckets has been split, those hold L(1+f)/2 on average, the others L(1+f). A bucket of n entries holds 7,
- * the last unit of its chain 4, the others 3, and all but the first unit are full; a hit looks at one line for the bucket
- * and one for each unit as far as the entry's. The average over f from 0 to 1 is what an operator sees over the years.
+ * The model: keys fall evenly, so a bucket's entries are Poisson. In a round of linear growth at
+ * load L (entries a bucket on average), when the fraction f of the buckets has been split, those
+ * hold L(1+f)/2 on average, the others L(1+f). A bucket of n entries holds 7, the last unit of its
+ * chain 4, the others 3, and all but the first unit are full; a hit looks at one line for the
+ * bucket and one for each unit as far as the entry's. The average over f from 0 to 1 is what an
+ * operator sees over the years.
  *
- * Must: 12 bytes and 1.3 lines at the load that the daemon uses; and the index within 2% of the model. Of 7 to 8 entries a
- * bucket the model allows 7 (11.53 bytes, 1.279 lines): at 7.5 (11.22, 1.336) a hit takes too many lines.
+ * Must: 12 bytes and 1.3 lines at the load that the daemon uses; and the index within 2% of the
+ * model. Of 7 to 8 entries a bucket the model allows 7 (11.53 bytes, 1.279 lines): at 7.5 (11.22,
+ * 1.336) a hit takes too many lines.
  */
 #include "index/index.h"
 
@@ -31,7 +35,7 @@ struct cost {
 	double lines; /* a hit */
 };
 
-/* --- the model ----------------------------------------------------------------------------------------------------------------- */
+/* --- the model -------------------------------------------------------------------------------- */
 
 static unsigned
 units_of(unsigned entries)
@@ -43,7 +47,8 @@ units_of(unsigned entries)
 static unsigned
 lines_of(unsigned entries)
 {
-	unsigned units = units_of(entries), lines = entries < 7 ? entries : 7, left = entries - lines;
+	unsigned units = units_of(entries), lines = entries < 7 ? entries : 7,
+		 left = entries - lines;
 
 	/* From the last unit, the fullest and farthest, to the first. */
 	for (unsigned unit = units; unit > 0; unit--) {
@@ -77,7 +82,8 @@ model_at(double load, double f)
 	poisson(entries, &units_whole, &lines_whole);
 	poisson(entries / 2, &units_split, &lines_split);
 	return (struct cost){
-		.bytes = (64 * (1 + f) + 32 * ((1 - f) * units_whole + 2 * f * units_split)) / entries,
+		.bytes = (64 * (1 + f) + 32 * ((1 - f) * units_whole + 2 * f * units_split)) /
+			 entries,
 		.lines = ((1 - f) * lines_whole + 2 * f * lines_split) / entries,
 	};
 }
@@ -96,7 +102,7 @@ model_round(double load)
 	return sum;
 }
 
-/* --- the index ----------------------------------------------------------------------------------------------------------------- */
+/* --- the index -------------------------------------------------------------------------------- */
 
 static uint64_t
 hash_of(uint64_t i)
@@ -141,8 +147,10 @@ index_lines(const struct index *index, uint64_t items)
 			check(entry != 0);
 			/* One call may have gone through several units. */
 			for (; (uintptr_t)find.at.words != before; lines++) {
-				const struct bucket_unit *unit = bucket_unit_at(index_table(index), units);
-				uint64_t last = hd_load_acquire(&unit->entries[BUCKET_UNIT_ENTRIES - 1]);
+				const struct bucket_unit *unit =
+					bucket_unit_at(index_table(index), units);
+				uint64_t last =
+					hd_load_acquire(&unit->entries[BUCKET_UNIT_ENTRIES - 1]);
 
 				before = (uintptr_t)unit->entries;
 				units = bucket_entry_is_link(last) ? bucket_number_gather(last) : 0;
@@ -161,7 +169,8 @@ insert(struct index *index, uint64_t item)
 	uint64_t place = item + (1 << 20);
 
 	index_lock(index, hash_of(place), 0, &locked);
-	check(index_locked_insert(&locked, bucket_entry_make((uint32_t)(place >> 20), place & BUCKET_OFFSET_MAX, 0), 0));
+	check(index_locked_insert(&locked,
+		bucket_entry_make((uint32_t)(place >> 20), place & BUCKET_OFFSET_MAX, 0), 0));
 	index_unlock(&locked);
 	index_grow(index, 1, 0);
 }
@@ -170,8 +179,10 @@ insert(struct index *index, uint64_t item)
 static struct cost
 index_round(double load)
 {
-	struct index_options options = {
-		.buckets_initial = BUCKETS, .bytes_max = 16 << 20, .entries_per_bucket = load, .keys = &keys};
+	struct index_options options = {.buckets_initial = BUCKETS,
+		.bytes_max = 16 << 20,
+		.entries_per_bucket = load,
+		.keys = &keys};
 	struct index *index = index_create(&options);
 	struct cost sum = {0, 0};
 	uint64_t items = 0;
@@ -185,7 +196,8 @@ index_round(double load)
 			insert(index, items);
 		index_reclaim_units(index);
 		index_get_stats(index, &stats);
-		check(stats.entries == items && stats.buckets > BUCKETS && stats.buckets < 2 * BUCKETS);
+		check(stats.entries == items && stats.buckets > BUCKETS &&
+			stats.buckets < 2 * BUCKETS);
 		sum.bytes += (double)stats.bytes / (double)items / STEPS;
 		sum.lines += index_lines(index, items) / STEPS;
 	}
@@ -221,10 +233,12 @@ main(void)
 
 	struct cost model = model_round(LOAD), real = index_round(LOAD);
 
-	printf("at %.1f: model %.2f bytes, %.3f lines; index %.2f bytes, %.3f lines; must %.0f bytes, %.1f lines\n", LOAD, model.bytes,
-	       model.lines, real.bytes, real.lines, BYTES_MAX, LINES_MAX);
-	right = model.bytes <= BYTES_MAX && model.lines <= LINES_MAX && real.bytes <= BYTES_MAX && real.lines <= LINES_MAX &&
-		near(real.bytes, model.bytes) && near(real.lines, model.lines);
+	printf("at %.1f: model %.2f bytes, %.3f lines; index %.2f bytes, %.3f lines; must %.0f "
+	       "bytes, %.1f lines\n",
+		LOAD, model.bytes, model.lines, real.bytes, real.lines, BYTES_MAX, LINES_MAX);
+	right = model.bytes <= BYTES_MAX && model.lines <= LINES_MAX && real.bytes <= BYTES_MAX &&
+		real.lines <= LINES_MAX && near(real.bytes, model.bytes) &&
+		near(real.lines, model.lines);
 	rcu_unregister_thread();
 	return !right;
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The index against a dumb model (an array: key -> place), by random operations of one thread: sets, deletes, moves, reads, moves to
- * where the key isn't at hand, splits, reclaiming of units. Hashes are crafted: spread, crowded into few buckets (long chains),
- * or with few different tags (collisions everywhere). After each run a shadow rebuilt through the observer must equal the index.
+ * The index against a dumb model (an array: key -> place), by random operations of one thread:
+ * sets, deletes, moves, reads, moves to where the key isn't at hand, splits, reclaiming of units.
+ * Hashes are crafted: spread, crowded into few buckets (long chains), or with few different tags
+ * (collisions everywhere). After each run a shadow rebuilt through the observer must equal the
+ * index.
  *
  * Usage: index_model [first seed [seeds]]
  */
@@ -72,14 +74,15 @@ key_hash(void *context, uint64_t entry, uint64_t *hash)
 	struct model *model = context;
 	const struct place *place = &model->places[place_of(entry)];
 
-	check(place_of(entry) < model->places_used && model->current[place->key] == place_of(entry));
+	check(place_of(entry) < model->places_used &&
+		model->current[place->key] == place_of(entry));
 	*hash = model->hashes[place->key];
 	return !place->keyless;
 }
 
 static const struct index_keys keys = {.hash = key_hash};
 
-/* --- what is done to the index ---------------------------------------------------------------------------------------------- */
+/* --- what is done to the index ---------------------------------------------------------------- */
 
 static uint32_t
 place_new(struct model *model, uint32_t key, bool keyless)
@@ -136,7 +139,8 @@ do_set(struct model *model, uint32_t key)
 	struct index_locked locked;
 	struct index_find hint;
 	uint64_t entry;
-	bool keyless = next_random(model) % 100 < model->keyless_percent, existed = find(model, key, &hint, &entry);
+	bool keyless = next_random(model) % 100 < model->keyless_percent,
+	     existed = find(model, key, &hint, &entry);
 	uint32_t place = place_new(model, key, keyless);
 	int reads = next_random(model) % 4 == 0 ? (int)(next_random(model) % 16) : -1;
 
@@ -152,11 +156,15 @@ do_set(struct model *model, uint32_t key)
 		index_locked_replace(&locked, slot, entry_of(place, key % 63), reads);
 		model->reads[key] = reads >= 0 ? (uint8_t)reads : model->reads[key];
 	} else {
-		check(index_locked_insert(&locked, entry_of(place, key % 63), reads >= 0 ? (unsigned)reads : 0));
+		check(index_locked_insert(
+			&locked, entry_of(place, key % 63), reads >= 0 ? (unsigned)reads : 0));
 		model->reads[key] = reads >= 0 ? (uint8_t)reads : 0;
 		model->present++;
 	}
-	/* What the observer's reader of keys will be asked about stands in the model before the lock is released. */
+	/*
+	 * What the observer's reader of keys will be asked about stands in the model before the
+	 * lock is released.
+	 */
 	model->current[key] = place;
 	index_unlock(&locked);
 	check(!index_hint_holds(model->index, model->hashes[key], hint.number, hint.version));
@@ -283,7 +291,7 @@ check_all(struct model *model)
 	check(index_shadow_equals(model->shadow));
 }
 
-/* --- runs -------------------------------------------------------------------------------------------------------------------- */
+/* --- runs ------------------------------------------------------------------------------------- */
 
 enum hashes { SPREAD, CROWDED, FEW_TAGS, TWINS, HASHES };
 static const char *const hashes_names[] = {"spread", "crowded", "few tags", "twins"};
@@ -296,7 +304,7 @@ hash_make(struct model *model, enum hashes kind, uint32_t key)
 	switch (kind) {
 	case CROWDED: /* half of all keys in one bucket of 64, until splits part them */
 		return hash & 1 ? hash : (hash & ~0x3full) | 5;
-	case FEW_TAGS: /* two bits above the first buckets' number vary: tags collide all the time */
+	case FEW_TAGS: /* two bits above the first buckets' number vary: tags collide */
 		return (hash & 0xff) | 0x5a5a5a5a5a5a5a00u;
 	case TWINS: /* each hash belongs to three keys */
 		return key % 3 == 0 ? hash : model->hashes[key - key % 3];
@@ -316,7 +324,8 @@ run(struct model *model, uint64_t seed)
 	struct index_stats stats;
 
 	model->keyless_percent = next_random(model) % 2 ? 0 : 12;
-	model->keys = kind == SPREAD ? 2000 + (uint32_t)(next_random(model) % (KEYS_MAX - 2000)) : 1500;
+	model->keys =
+		kind == SPREAD ? 2000 + (uint32_t)(next_random(model) % (KEYS_MAX - 2000)) : 1500;
 	for (uint32_t key = 0; key < model->keys; key++)
 		model->hashes[key] = hash_make(model, kind, key);
 	model->places_used = 1;
@@ -362,10 +371,12 @@ run(struct model *model, uint64_t seed)
 	}
 	check_all(model);
 	index_get_stats(model->index, &stats);
-	printf("seed %" PRIu64 " %-8s: %" PRIu64 " entries, %" PRIu64 " buckets, %" PRIu64 " doublings, %" PRIu64
-	       " units, stopped %" PRIu64 ", tags may have lost %" PRIu64 "\n",
-	       seed, hashes_names[kind], stats.entries, stats.buckets, stats.doublings, stats.overflow_units,
-	       stats.growth_stopped, hd_load_acquire(&index_table(model->index)->tag_bits_lost));
+	printf("seed %" PRIu64 " %-8s: %" PRIu64 " entries, %" PRIu64 " buckets, %" PRIu64
+	       " doublings, %" PRIu64 " units, stopped %" PRIu64 ", tags may have lost %" PRIu64
+	       "\n",
+		seed, hashes_names[kind], stats.entries, stats.buckets, stats.doublings,
+		stats.overflow_units, stats.growth_stopped,
+		hd_load_acquire(&index_table(model->index)->tag_bits_lost));
 	index_destroy(model->index);
 	index_shadow_destroy(model->shadow);
 }
@@ -373,7 +384,8 @@ run(struct model *model, uint64_t seed)
 int
 main(int argc, char **argv)
 {
-	uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 0) : 1, seeds = argc > 2 ? strtoull(argv[2], NULL, 0) : 24;
+	uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 0) : 1,
+		 seeds = argc > 2 ? strtoull(argv[2], NULL, 0) : 24;
 	struct model *model = malloc(sizeof *model);
 
 	check(model != NULL);

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Does the order of the index's stores and loads matter, and is it right? The index's own sources are compiled here with their
- * atomics replaced. A writer does something (a move within a chain, a split, a replacement ...) and each of its stores is kept as a message:
- * value, and for a release store all that the writer had stored until then. Then a reader runs, and each of its loads may
- * return any message that C11's release and acquire allow it to see: not older than what it knows of the location; an acquire load
- * of a release store, or of a read-modify-write that follows one, makes it know what the writer knew there. All such executions
- * are tried.
+ * Does the order of the index's stores and loads matter, and is it right? The index's own sources
+ * are compiled here with their atomics replaced. A writer does something (a move within a chain, a
+ * split, a replacement ...) and each of its stores is kept as a message: value, and for a release
+ * store all that the writer had stored until then. Then a reader runs, and each of its loads may
+ * return any message that C11's release and acquire allow it to see: not older than what it knows
+ * of the location; an acquire load of a release store, or of a read-modify-write that follows one,
+ * makes it know what the writer knew there. All such executions are tried.
  *
  *	location   messages, oldest first
  *	header     [0] start  [1] locked        [2] bumped {count 1, e3 1}   [3] unlocked {all}
  *	count      [0] start  [1] grown {header 1, new bucket's ...}
  *	e3         [0] start  [1] cleared {header 2, count 1}
  *
- * In each scenario the key sought is present all the time, so a miss is a fault; so is an entry whose item isn't there
- * yet, and a hint that holds although what it says is no longer so. Then the same with one rule broken at a time (an order weakened, a
- * version not bumped, a re-check left out): each of these must be found out, else this test can't see what it is for.
+ * In each scenario the key sought is present all the time, so a miss is a fault; so is an entry
+ * whose item isn't there yet, and a hint that holds although what it says is no longer so. Then the
+ * same with one rule broken at a time (an order weakened, a version not bumped, a re-check left
+ * out): each of these must be found out, else this test can't see what it is for.
  */
 #include <sched.h>
 #include <stdatomic.h>
@@ -27,16 +29,18 @@
 #include <urcu-qsbr.h>
 
 static void hook_store(void *at, size_t size, uint64_t value, memory_order order);
-static bool hook_exchange(void *at, size_t size, void *expected, uint64_t value, memory_order order);
+static bool hook_exchange(
+	void *at, size_t size, void *expected, uint64_t value, memory_order order);
 static uint64_t hook_load(const void *at, memory_order order);
 
 #undef atomic_store_explicit
 #undef atomic_load_explicit
 #undef atomic_compare_exchange_weak_explicit
 #undef atomic_compare_exchange_strong_explicit
-#define atomic_store_explicit(at, value, order) hook_store((void *)(at), sizeof *(at), (uint64_t)(value), order)
+#define atomic_store_explicit(at, value, order)                                                    \
+	hook_store((void *)(at), sizeof *(at), (uint64_t)(value), order)
 #define atomic_load_explicit(at, order) (*(at)) /* the writer's: it sees its own stores */
-#define atomic_compare_exchange_weak_explicit(at, expected, value, order, otherwise) \
+#define atomic_compare_exchange_weak_explicit(at, expected, value, order, otherwise)               \
 	hook_exchange((void *)(at), sizeof *(at), expected, (uint64_t)(value), order)
 #define atomic_compare_exchange_strong_explicit atomic_compare_exchange_weak_explicit
 #define __atomic_load_n(at, order) hook_load(at, (memory_order)(order)) /* what hd.h loads by */
@@ -46,27 +50,28 @@ static uint64_t hook_load(const void *at, memory_order order);
 #include "index/chain.c"
 #include "index/grow.c"
 
-/* --- rules that can be broken --------------------------------------------------------------------------------------------- */
+/* --- rules that can be broken ----------------------------------------------------------------- */
 
 enum mutation {
 	NONE,
-	ENTRIES_RELAXED,     /* the writer stores entries without release */
-	BUMP_RELAXED,	     /* the writer bumps versions without release */
-	COUNT_RELAXED,	     /* the writer publishes the bucket count without release */
-	NO_BUMP,	     /* a move doesn't bump the version between store and clear, nor does a split before it trims */
-	NO_UNLOCK_VERSION,   /* unlocking doesn't publish a new version */
-	COUNT_LATE,	     /* a split publishes the count after it has trimmed */
-	READ_RELAXED,	     /* the reader loads entries without acquire */
-	NO_VERSION_CHECK,    /* the reader doesn't re-check the version */
-	NO_HOME_CHECK,	     /* the reader doesn't re-check home and bits */
-	ONE_TAG,	     /* the reader doesn't take the old tag in a bucket that is being split */
+	ENTRIES_RELAXED,   /* the writer stores entries without release */
+	BUMP_RELAXED,	   /* the writer bumps versions without release */
+	COUNT_RELAXED,	   /* the writer publishes the bucket count without release */
+	NO_BUMP,	   /* neither a move before it clears, nor a split before it trims, bumps */
+	NO_UNLOCK_VERSION, /* unlocking doesn't publish a new version */
+	COUNT_LATE,	   /* a split publishes the count after it has trimmed */
+	READ_RELAXED,	   /* the reader loads entries without acquire */
+	NO_VERSION_CHECK,  /* the reader doesn't re-check the version */
+	NO_HOME_CHECK,	   /* the reader doesn't re-check home and bits */
+	ONE_TAG,	   /* the reader doesn't take the old tag in a bucket that is being split */
 	MUTATIONS
 };
-static const char *const mutation_names[] = {"none", "entries stored relaxed", "version bumped relaxed", "count stored relaxed",
-	"no bump before the clear", "no new version at unlock", "count published after the trim", "entries loaded relaxed",
+static const char *const mutation_names[] = {"none", "entries stored relaxed",
+	"version bumped relaxed", "count stored relaxed", "no bump before the clear",
+	"no new version at unlock", "count published after the trim", "entries loaded relaxed",
 	"no re-check of the version", "no re-check of the home", "one tag in a split"};
 
-/* --- messages ----------------------------------------------------------------------------------------------------------------- */
+/* --- messages --------------------------------------------------------------------------------- */
 
 #define LOCATIONS 64
 #define MESSAGES 24
@@ -142,7 +147,8 @@ is_header(const void *at)
 {
 	const uint8_t *byte = at;
 
-	return byte >= world.index->area && byte < world.index->area + world.index->table.count * 64 + 64 &&
+	return byte >= world.index->area &&
+	       byte < world.index->area + world.index->table.count * 64 + 64 &&
 	       (uintptr_t)at % 64 == 0;
 }
 
@@ -151,7 +157,8 @@ is_entry(const void *at)
 {
 	const uint8_t *byte = at;
 
-	return byte >= world.index->area && byte < world.index->area + world.index->area_bytes && !is_header(at);
+	return byte >= world.index->area && byte < world.index->area + world.index->area_bytes &&
+	       !is_header(at);
 }
 
 static void
@@ -171,10 +178,12 @@ store(void *at, size_t size, uint64_t value, bool release, bool replaces)
 				return;
 			if (world.mutation == BUMP_RELAXED && bump)
 				release = false;
-			if (world.mutation == NO_UNLOCK_VERSION && (before & 1) != 0 && (value & 1) == 0)
+			if (world.mutation == NO_UNLOCK_VERSION && (before & 1) != 0 &&
+				(value & 1) == 0)
 				value = (value & 0xffffffff) | before >> 32 << 32;
 			if (world.delayed_count != 0 && (value & 1) == 0) {
-				message_add(&world.index->table.count, world.delayed_count, true, false);
+				message_add(&world.index->table.count, world.delayed_count, true,
+					false);
 				world.delayed_count = 0;
 			}
 		}
@@ -250,7 +259,8 @@ hook_load(const void *at, memory_order order)
 	if (world.phase == READ_CHECK) {
 		if (world.mutation == NO_VERSION_CHECK && is_header(at))
 			return (uint64_t)world.find.version << 32;
-		if (world.mutation == NO_HOME_CHECK && at == (const void *)&world.index->table.count)
+		if (world.mutation == NO_HOME_CHECK &&
+			at == (const void *)&world.index->table.count)
 			return location->messages[0].value;
 	}
 
@@ -268,9 +278,12 @@ hook_load(const void *at, memory_order order)
 	return message->value;
 }
 
-/* --- items --------------------------------------------------------------------------------------------------------------------- */
+/* --- items ------------------------------------------------------------------------------------ */
 
-/* Item i, behind an entry of offset i in segment 1 (key at hand) or 2 (not). Its word says whose it is; 0: not yet written. */
+/*
+ * Item i, behind an entry of offset i in segment 1 (key at hand) or 2 (not). Its word says whose it
+ * is; 0: not yet written.
+ */
 #define ITEMS 64
 #define SOUGHT 1u
 static uint64_t items[ITEMS];
@@ -295,7 +308,8 @@ put(uint32_t key, uint32_t item, uint32_t segment)
 
 	hook_store(&items[item], 8, key, memory_order_relaxed);
 	index_lock(world.index, hashes[key], 0, &locked);
-	while ((slot = index_locked_next(&locked, &entry)) != NULL && items[bucket_entry_offset(entry)] != key)
+	while ((slot = index_locked_next(&locked, &entry)) != NULL &&
+		items[bucket_entry_offset(entry)] != key)
 		;
 	if (slot != NULL)
 		index_locked_replace(&locked, slot, bucket_entry_make(segment, item, 0), -1);
@@ -312,7 +326,8 @@ drop(uint32_t key)
 	_Atomic uint64_t *slot;
 
 	index_lock(world.index, hashes[key], 0, &locked);
-	while ((slot = index_locked_next(&locked, &entry)) != NULL && items[bucket_entry_offset(entry)] != key)
+	while ((slot = index_locked_next(&locked, &entry)) != NULL &&
+		items[bucket_entry_offset(entry)] != key)
 		;
 	check(slot != NULL);
 	index_locked_remove(&locked, slot);
@@ -327,16 +342,19 @@ split(void)
 	check(index_split(world.index, 0) && world.index->table.count == count + 1);
 }
 
-/* --- scenarios ------------------------------------------------------------------------------------------------------------------ */
+/* --- scenarios -------------------------------------------------------------------------------- */
 
-/* Low six bits: the bucket of 64. Bit 6: the side of the first split; the tag starts at bit 6, afterwards at bit 7. */
+/*
+ * Low six bits: the bucket of 64. Bit 6: the side of the first split; the tag starts at bit 6,
+ * afterwards at bit 7.
+ */
 #define HOME(bucket, side, tag) ((uint64_t)(tag) << 7 | (uint64_t)(side) << 6 | (bucket))
 
 struct scenario {
 	const char *name;
 	void (*setup)(void);
 	void (*write)(void);
-	bool gone; /* at the end the key isn't there any more: a miss is right, a hint that holds after the end isn't */
+	bool gone;     /* at the end the key isn't there any more: a miss is right */
 	uint32_t item; /* behind the key at the end */
 };
 
@@ -514,7 +532,10 @@ static const struct scenario scenarios[] = {
 	{"a deletion", alone_stays, drop_sought, true, 0},
 };
 
-/* The reader: the item found, 0 for a miss. *unwritten: an entry led to an item that isn't there yet. */
+/*
+ * The reader: the item found, 0 for a miss. *unwritten: an entry led to an item that isn't there
+ * yet.
+ */
 static uint32_t
 read_sought(bool *unwritten)
 {
@@ -526,7 +547,8 @@ read_sought(bool *unwritten)
 	index_find_begin(world.index, hashes[SOUGHT], find);
 	for (;;) {
 		while ((entry = index_find_next(find)) != 0) {
-			uint64_t key = hook_load(&items[bucket_entry_offset(entry)], memory_order_relaxed);
+			uint64_t key =
+				hook_load(&items[bucket_entry_offset(entry)], memory_order_relaxed);
 
 			*unwritten |= key == 0;
 			if (key == SOUGHT)
@@ -558,7 +580,8 @@ execute(const struct scenario *scenario)
 	/* The last change is acknowledged; then the hint is asked. */
 	memcpy(world.reader, world.writer, sizeof world.reader);
 
-	bool holds = index_hint_holds(world.index, hashes[SOUGHT], world.find.number, world.find.version);
+	bool holds = index_hint_holds(
+		world.index, hashes[SOUGHT], world.find.number, world.find.version);
 
 	return !holds || item == scenario->item;
 }
@@ -567,7 +590,10 @@ execute(const struct scenario *scenario)
 static bool
 scenario_run(const struct scenario *scenario, enum mutation mutation)
 {
-	struct index_options options = {.buckets_initial = 64, .bytes_max = 4096, .entries_per_bucket = 0, .keys = &item_keys};
+	struct index_options options = {.buckets_initial = 64,
+		.bytes_max = 4096,
+		.entries_per_bucket = 0,
+		.keys = &item_keys};
 	bool right = true;
 	uint64_t executions = 0;
 
@@ -603,16 +629,18 @@ main(void)
 
 			executions += world.executions;
 			if (mutation == NONE)
-				printf("%s: %s, %llu executions\n", scenarios[i].name, right ? "right" : "WRONG",
-				       (unsigned long long)world.executions);
+				printf("%s: %s, %llu executions\n", scenarios[i].name,
+					right ? "right" : "WRONG",
+					(unsigned long long)world.executions);
 			else if (!right)
 				printf("  found out by: %s\n", scenarios[i].name);
 			found_out += !right;
 		}
 		bool as_wanted = (mutation == NONE) == (found_out == 0);
 
-		printf("rule broken: %s: %u of %zu scenarios fail, %llu executions%s\n", mutation_names[mutation], found_out,
-		       sizeof scenarios / sizeof *scenarios, (unsigned long long)executions, as_wanted ? "" : "  UNEXPECTED");
+		printf("rule broken: %s: %u of %zu scenarios fail, %llu executions%s\n",
+			mutation_names[mutation], found_out, sizeof scenarios / sizeof *scenarios,
+			(unsigned long long)executions, as_wanted ? "" : "  UNEXPECTED");
 		failures += !as_wanted;
 	}
 	return failures != 0;

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The index under threads: readers who count reads, writers, movers, a growing thread, a reclaiming one. Each key has one writer,
- * which numbers its operations (every fourth deletes), so that each answer can be judged:
+ * The index under threads: readers who count reads, writers, movers, a growing thread, a reclaiming
+ * one. Each key has one writer, which numbers its operations (every fourth deletes), so that each
+ * answer can be judged:
  *
  *	acknowledged <= number of the operation that the answer shows <= started
  *
- * where 'acknowledged' was read before the look-up began and 'started' after it ended. So an acknowledged write that is undone, a
- * present key that is missed, a deleted key that is found, an entry that leads into a foreign item, each stops the test. A hint
- * that still holds is judged by what was acknowledged just before it was asked.
+ * where 'acknowledged' was read before the look-up began and 'started' after it ended. So an
+ * acknowledged write that is undone, a present key that is missed, a deleted key that is found, an
+ * entry that leads into a foreign item, each stops the test. A hint that still holds is judged by
+ * what was acknowledged just before it was asked.
  *
  * Usage: index_stress [seed [rounds]]
  */
@@ -35,7 +37,10 @@
 #endif
 #define BUCKETS_MAX 8192
 
-/* An item: who it belongs to and which operation wrote it. Used again after a grace period, as segments are. */
+/*
+ * An item: who it belongs to and which operation wrote it. Used again after a grace period, as
+ * segments are.
+ */
 struct place {
 	_Atomic uint32_t key;
 	_Atomic uint32_t operation;
@@ -127,8 +132,8 @@ place_take(struct actor *actor, uint32_t key, uint32_t operation)
 
 	atomic_store_explicit(&round->places[place].key, key, memory_order_relaxed);
 	atomic_store_explicit(&round->places[place].operation, operation, memory_order_relaxed);
-	atomic_store_explicit(&round->places[place].keyless, next_random(actor) % 100 < round->keyless_percent,
-			      memory_order_relaxed);
+	atomic_store_explicit(&round->places[place].keyless,
+		next_random(actor) % 100 < round->keyless_percent, memory_order_relaxed);
 	return place;
 }
 
@@ -144,7 +149,7 @@ place_operation(const struct round *round, uint32_t place)
 	return atomic_load_explicit(&round->places[place].operation, memory_order_relaxed);
 }
 
-/* --- readers --------------------------------------------------------------------------------------------------------------- */
+/* --- readers ---------------------------------------------------------------------------------- */
 
 /* Is there an answer 'operation' (0: absent) to be had between the two? */
 static void
@@ -158,7 +163,8 @@ judge(uint32_t key, uint32_t acknowledged, uint32_t operation, uint32_t started)
 			right = deletes(i);
 	}
 	if (!right)
-		fprintf(stderr, "key %u: answer %u, acknowledged %u, started %u\n", key, operation, acknowledged, started);
+		fprintf(stderr, "key %u: answer %u, acknowledged %u, started %u\n", key, operation,
+			acknowledged, started);
 	check(right);
 }
 
@@ -179,7 +185,10 @@ static void
 read_once(struct actor *actor)
 {
 	struct round *round = actor->round;
-	/* Half of all reads go to few keys: their entries' reads are bumped while they are replaced. */
+	/*
+	 * Half of all reads go to few keys: their entries' reads are bumped while they are
+	 * replaced.
+	 */
 	uint64_t random = next_random(actor);
 	uint32_t number = (uint32_t)(random >> 8) % (random & 1 ? 16 : KEYS);
 	struct key *key = &round->keys[number];
@@ -188,16 +197,19 @@ read_once(struct actor *actor)
 	uint32_t acknowledged = atomic_load_explicit(&key->acknowledged, memory_order_acquire);
 	uint32_t operation = look_up(round, number, &find, &entry);
 
-	judge(number, acknowledged, operation, atomic_load_explicit(&key->started, memory_order_acquire));
+	judge(number, acknowledged, operation,
+		atomic_load_explicit(&key->started, memory_order_acquire));
 	if (operation != 0)
 		index_count_read(find.slot, entry, 0);
-	atomic_fetch_add_explicit(operation != 0 ? &round->hits : &round->misses, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(
+		operation != 0 ? &round->hits : &round->misses, 1, memory_order_relaxed);
 
 	for (unsigned pause = (unsigned)(random >> 32) % 64; pause > 0; pause--)
 		atomic_load_explicit(&key->started, memory_order_acquire);
 	acknowledged = atomic_load_explicit(&key->acknowledged, memory_order_acquire);
 	if (index_hint_holds(round->index, key->hash, find.number, find.version)) {
-		judge(number, acknowledged, operation, atomic_load_explicit(&key->started, memory_order_acquire));
+		judge(number, acknowledged, operation,
+			atomic_load_explicit(&key->started, memory_order_acquire));
 		atomic_fetch_add_explicit(&round->held, 1, memory_order_relaxed);
 	}
 }
@@ -217,7 +229,7 @@ reader(void *context)
 	return NULL;
 }
 
-/* --- writers ---------------------------------------------------------------------------------------------------------------- */
+/* --- writers ---------------------------------------------------------------------------------- */
 
 static _Atomic uint64_t *
 locked_find(struct round *round, struct index_locked *locked, uint32_t key, uint64_t *entry)
@@ -235,7 +247,8 @@ write_once(struct actor *actor, uint32_t number)
 {
 	struct round *round = actor->round;
 	struct key *key = &round->keys[number];
-	uint32_t before = atomic_load_explicit(&key->started, memory_order_relaxed), operation = before + 1;
+	uint32_t before = atomic_load_explicit(&key->started, memory_order_relaxed),
+		 operation = before + 1;
 	uint32_t place = deletes(operation) ? 0 : place_take(actor, number, operation);
 	struct index_locked locked;
 	struct index_find find;
@@ -255,7 +268,8 @@ write_once(struct actor *actor, uint32_t number)
 		if (slot != NULL)
 			index_locked_remove(&locked, slot);
 	} else if (slot != NULL) {
-		index_locked_replace(&locked, slot, entry_of(place), next_random(actor) % 2 ? -1 : 0);
+		index_locked_replace(
+			&locked, slot, entry_of(place), next_random(actor) % 2 ? -1 : 0);
 	} else {
 		check(index_locked_insert(&locked, entry_of(place), 0));
 	}
@@ -274,7 +288,10 @@ writer(void *context)
 	for (uint32_t i = 0; i < OPERATIONS; i++) {
 		uint64_t random = next_random(actor);
 		/* First every key once, so that the table grows; then as the readers choose. */
-		uint32_t key = i < KEYS / WRITERS ? i : (uint32_t)(random >> 8) % (random & 1 ? 16 / WRITERS : KEYS / WRITERS);
+		uint32_t key = i < KEYS / WRITERS
+				       ? i
+				       : (uint32_t)(random >> 8) %
+						 (random & 1 ? 16 / WRITERS : KEYS / WRITERS);
 
 		write_once(actor, key * WRITERS + actor->number);
 		atomic_fetch_add_explicit(&round->done, 1, memory_order_relaxed);
@@ -303,7 +320,8 @@ move_once(struct actor *actor)
 			break;
 	if (slot != NULL) {
 		atomic_store_explicit(&round->places[to].key, key, memory_order_relaxed);
-		atomic_store_explicit(&round->places[to].operation, place_operation(round, from), memory_order_relaxed);
+		atomic_store_explicit(&round->places[to].operation, place_operation(round, from),
+			memory_order_relaxed);
 		index_locked_replace(&locked, slot, entry_of(to), -1);
 		atomic_fetch_add_explicit(&round->moves, 1, memory_order_relaxed);
 	}
@@ -351,16 +369,20 @@ upkeep(void *context)
 	return NULL;
 }
 
-/* --- rounds ------------------------------------------------------------------------------------------------------------------ */
+/* --- rounds ----------------------------------------------------------------------------------- */
 
 static struct actor
 actor_make(struct round *round, unsigned number, uint64_t seed, uint32_t *next_place)
 {
-	struct actor actor = {.round = round, .number = number, .random = (seed + number + 1) * 0x9e3779b97f4a7c15u};
+	struct actor actor = {.round = round,
+		.number = number,
+		.random = (seed + number + 1) * 0x9e3779b97f4a7c15u};
 
 	if (next_place == NULL)
 		return actor;
-	/* A writer's first places also hold its keys' items. Any thread's dead places stay its own. */
+	/*
+	 * A writer's first places also hold its keys' items. Any thread's dead places stay its own.
+	 */
 	actor.free = malloc(PLACES * sizeof *actor.free);
 	actor.dead = malloc(PLACES * sizeof *actor.dead);
 	check(actor.free != NULL && actor.dead != NULL);
@@ -408,7 +430,9 @@ round_run(struct round *round, uint64_t seed)
 
 		hash ^= hash >> 31;
 		/* In some rounds tags are all but equal, or buckets crowded. */
-		round->keys[i].hash = seed % 3 == 1 ? (hash & 0xffff) | 0x7770000 : seed % 3 == 2 ? hash & ~0x38ull : hash;
+		round->keys[i].hash = seed % 3 == 1   ? (hash & 0xffff) | 0x7770000
+				      : seed % 3 == 2 ? hash & ~0x38ull
+						      : hash;
 	}
 	for (uint32_t i = 0; i < PLACES; i++)
 		round->places[i].key = KEYS - 1;
@@ -437,7 +461,8 @@ round_run(struct round *round, uint64_t seed)
 int
 main(int argc, char **argv)
 {
-	uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 0) : 1, rounds = argc > 2 ? strtoull(argv[2], NULL, 0) : 12;
+	uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 0) : 1,
+		 rounds = argc > 2 ? strtoull(argv[2], NULL, 0) : 12;
 	struct round *round = malloc(sizeof *round);
 
 	check(round != NULL);
@@ -446,10 +471,11 @@ main(int argc, char **argv)
 
 		round_run(round, seed);
 		index_get_stats(round->index, &stats);
-		printf("seed %" PRIu64 ": %" PRIu64 " hits, %" PRIu64 " misses, %" PRIu64 " hints held, %" PRIu64
-		       " moves, %" PRIu64 " splits, %" PRIu64 " retries, longest split %" PRIu64 " us\n",
-		       seed, round->hits, round->misses, round->held, round->moves, stats.splits, stats.retries,
-		       stats.split_ns_max / 1000);
+		printf("seed %" PRIu64 ": %" PRIu64 " hits, %" PRIu64 " misses, %" PRIu64
+		       " hints held, %" PRIu64 " moves, %" PRIu64 " splits, %" PRIu64
+		       " retries, longest split %" PRIu64 " us\n",
+			seed, round->hits, round->misses, round->held, round->moves, stats.splits,
+			stats.retries, stats.split_ns_max / 1000);
 		index_destroy(round->index);
 		if (round->shadow != NULL)
 			index_shadow_destroy(round->shadow);

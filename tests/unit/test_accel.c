@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Every implementation must answer like the plain one below: hash, then walk the bucket's entries in their order and compare keys.
+ * Every implementation must answer like the plain one below: hash, then walk the bucket's entries
+ * in their order and compare keys.
  */
 #include "accel/accel.h"
 
@@ -79,7 +80,8 @@ store(struct world *world, uint32_t i, bool elsewhere)
 		segment = world->segment;
 		offset = world->used / ITEM_ALIGN;
 
-		struct item *item = (void *)(world->arena + ((size_t)segment << SEGMENT_SHIFT) + world->used);
+		struct item *item =
+			(void *)(world->arena + ((size_t)segment << SEGMENT_SHIFT) + world->used);
 
 		*item = (struct item){.sizes = key_size};
 		memcpy(item + 1, key, key_size);
@@ -109,7 +111,9 @@ world_create(bool some_elsewhere)
 
 	world->index = index_create(&options);
 	world->state = accel_cpu.create(&(struct accel_options){.index = world->index,
-		.view = {.base = world->arena, .segment_shift = SEGMENT_SHIFT, .segments_max = SEGMENTS},
+		.view = {.base = world->arena,
+			.segment_shift = SEGMENT_SHIFT,
+			.segments_max = SEGMENTS},
 		.seed = SEED});
 	assert_non_null(world->state);
 	for (uint32_t i = 0; i < ITEMS; i++) {
@@ -150,7 +154,8 @@ tear_down(void **state)
 static struct accel_request
 plain(const struct world *world, const uint8_t *key, uint32_t key_size)
 {
-	struct accel_request answer = {.key = key, .key_size = key_size, .hash = hash_bytes(key, key_size, SEED)};
+	struct accel_request answer = {
+		.key = key, .key_size = key_size, .hash = hash_bytes(key, key_size, SEED)};
 	const struct bucket_table *table = index_table(world->index);
 	uint32_t bits;
 
@@ -172,7 +177,8 @@ plain(const struct world *world, const uint8_t *key, uint32_t key_size)
 				continue;
 			}
 			if (bucket_entry_is_empty(entry) ||
-			    !bucket_tag_fits(entry, bucket_tag(answer.hash, bits), (uint32_t)table->tag_bits_lost))
+				!bucket_tag_fits(entry, bucket_tag(answer.hash, bits),
+					(uint32_t)table->tag_bits_lost))
 				continue;
 			if (bucket_entry_segment(entry) >= SEGMENTS) {
 				if (answer.found != ACCEL_MISS)
@@ -182,8 +188,11 @@ plain(const struct world *world, const uint8_t *key, uint32_t key_size)
 				answer.slot = &words[i];
 				continue;
 			}
-			const struct item *item = (const void *)(world->arena +
-				((size_t)bucket_entry_segment(entry) << SEGMENT_SHIFT) + bucket_entry_offset(entry) * 16ull);
+			const struct item *item =
+				(const void *)(world->arena +
+					       ((size_t)bucket_entry_segment(entry)
+						       << SEGMENT_SHIFT) +
+					       bucket_entry_offset(entry) * 16ull);
 
 			if (item_has_key(item, key, key_size)) {
 				answer.found = ACCEL_HIT;
@@ -204,7 +213,8 @@ plain(const struct world *world, const uint8_t *key, uint32_t key_size)
 static void
 run(struct world *world, struct accel_request *requests, uint32_t count)
 {
-	struct accel_burst burst = {.requests = requests, .count = count, .context = requests}, *submitted = &burst;
+	struct accel_burst burst = {.requests = requests, .count = count, .context = requests},
+			   *submitted = &burst;
 
 	assert_true(accel_cpu.submit(world->state, &submitted));
 	assert_null(submitted);
@@ -235,8 +245,9 @@ answers_are_the_plain_ones(void **state)
 		elsewhere += wanted.found == ACCEL_UNVERIFIED;
 		misses += wanted.found == ACCEL_MISS;
 		if (i < ITEMS)
-			assert_int_equal(wanted.found,
-					 world->some_elsewhere && i % 10 == 9 ? ACCEL_UNVERIFIED : ACCEL_HIT);
+			assert_int_equal(wanted.found, world->some_elsewhere && i % 10 == 9
+							       ? ACCEL_UNVERIFIED
+							       : ACCEL_HIT);
 	}
 	/* A few of the absent ones meet another's tag. */
 	uint32_t there = world->some_elsewhere ? ITEMS / 10 : 0;
@@ -244,7 +255,8 @@ answers_are_the_plain_ones(void **state)
 	assert_int_equal(hits, ITEMS - there);
 	assert_in_range(elsewhere, there, there + there / 10);
 	assert_int_equal(misses, 2 * ITEMS - hits - elsewhere);
-	assert_int_equal(hd_load_acquire(&index_table(world->index)->tag_bits_lost) != 0, world->some_elsewhere);
+	assert_int_equal(hd_load_acquire(&index_table(world->index)->tag_bits_lost) != 0,
+		world->some_elsewhere);
 }
 
 static void
@@ -293,7 +305,8 @@ bursts_of_any_size_come_back_in_order(void **state)
 		struct accel_request requests[200];
 
 		for (uint32_t i = 0; i < size; i++)
-			requests[i] = (struct accel_request){.key = key, .key_size = key_make(3, key)};
+			requests[i] =
+				(struct accel_request){.key = key, .key_size = key_make(3, key)};
 		run(world, requests, size);
 		for (uint32_t i = 0; i < size; i++)
 			assert_int_equal(requests[i].found, ACCEL_HIT);
@@ -305,9 +318,11 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(answers_are_the_plain_ones, set_up_dram, tear_down),
-		{"answers_are_the_plain_ones_mixed", answers_are_the_plain_ones, set_up_mixed, tear_down, NULL},
+		{"answers_are_the_plain_ones_mixed", answers_are_the_plain_ones, set_up_mixed,
+			tear_down, NULL},
 		cmocka_unit_test_setup_teardown(hints_hold_until_a_write, set_up_dram, tear_down),
-		cmocka_unit_test_setup_teardown(bursts_of_any_size_come_back_in_order, set_up_mixed, tear_down),
+		cmocka_unit_test_setup_teardown(
+			bursts_of_any_size_come_back_in_order, set_up_mixed, tear_down),
 	};
 
 	rcu_register_thread();

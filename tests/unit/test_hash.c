@@ -11,7 +11,8 @@
 
 #include <cmocka.h>
 
-static const uint64_t seeds[] = {0, 1, 0x9e3779b97f4a7c15u, UINT64_MAX, 0x00000000ffffffffu, 0xffffffff00000000u};
+static const uint64_t seeds[] = {
+	0, 1, 0x9e3779b97f4a7c15u, UINT64_MAX, 0x00000000ffffffffu, 0xffffffff00000000u};
 
 /* Each input in a block of its own size, so that a sanitizer sees a byte read too far. */
 static void
@@ -48,7 +49,8 @@ every_byte_counts(void **state)
 		for (uint32_t i = 0; i < size; i++) {
 			data[i] ^= 1;
 			assert_int_not_equal(hash_bytes(data, size, 7), hash);
-			assert_int_equal(hash_bytes(data, size, 7), XXH3_64bits_withSeed(data, size, 7));
+			assert_int_equal(
+				hash_bytes(data, size, 7), XXH3_64bits_withSeed(data, size, 7));
 			data[i] ^= 1;
 		}
 	}

@@ -11,7 +11,10 @@
 
 #include <cmocka.h>
 
-/* Items of these tests: offset i of segment 1 has hash hashes[i]; segment 2 stands for flash, whose keys aren't at hand. */
+/*
+ * Items of these tests: offset i of segment 1 has hash hashes[i]; segment 2 stands for flash, whose
+ * keys aren't at hand.
+ */
 #define ITEMS 4096
 static uint64_t hashes[ITEMS];
 
@@ -79,7 +82,7 @@ stats_of(struct index *index)
 	return stats;
 }
 
-/* --- layout ---------------------------------------------------------------------------------------------------------------- */
+/* --- layout ----------------------------------------------------------------------------------- */
 
 static void
 entry_fields(void **state)
@@ -195,14 +198,17 @@ match_forms_agree(void **state)
 
 		for (unsigned i = 0; i < 8; i++)
 			words[i] = (spread(round * 8 + i) & ~BUCKET_TAG_MASK) |
-				   (uint64_t)(spread(round ^ i << 20) & 2 ? tag : tag ^ 1u << i) << BUCKET_TAG_SHIFT;
+				   (uint64_t)(spread(round ^ i << 20) & 2 ? tag : tag ^ 1u << i)
+					   << BUCKET_TAG_SHIFT;
 #ifdef BUCKET_VECTOR
-		assert_int_equal(bucket_match_vector(words, 8, tag), bucket_match_scalar(words, 8, tag));
-		assert_int_equal(bucket_match_vector(words, 4, tag), bucket_match_scalar(words, 4, tag));
+		assert_int_equal(
+			bucket_match_vector(words, 8, tag), bucket_match_scalar(words, 8, tag));
+		assert_int_equal(
+			bucket_match_vector(words, 4, tag), bucket_match_scalar(words, 4, tag));
 #endif
 		for (unsigned i = 0; i < 8; i++)
 			assert_int_equal(bucket_match_scalar(words, 8, tag) >> i & 1,
-					 bucket_entry_tag(words[i]) == tag);
+				bucket_entry_tag(words[i]) == tag);
 	}
 }
 
@@ -223,7 +229,7 @@ lost_tag_bits(void **state)
 	assert_false(bucket_tag_fits(0x80full << BUCKET_TAG_SHIFT, 0x00f, 4));
 }
 
-/* --- operations --------------------------------------------------------------------------------------------------------------- */
+/* --- operations ------------------------------------------------------------------------------- */
 
 static void
 insert_find_replace_remove(void **state)
@@ -248,7 +254,10 @@ insert_find_replace_remove(void **state)
 	assert_ptr_equal(slot, at.slot);
 	assert_null(index_locked_next(&locked, &entry));
 	index_locked_replace(&locked, slot, bucket_entry_make(1, 7, 5), -1);
-	/* Readers see the new entry at once, but the hint falls only when the change is acknowledged. */
+	/*
+	 * Readers see the new entry at once, but the hint falls only when the change is
+	 * acknowledged.
+	 */
 	assert_true(index_hint_holds(index, hashes[7], at.number, at.version));
 	index_unlock(&locked);
 	assert_false(index_hint_holds(index, hashes[7], at.number, at.version));
@@ -309,7 +318,8 @@ chains_grow_and_shrink(void **state)
 		_Atomic uint64_t *slot;
 
 		index_lock(index, hashes[i], 0, &locked);
-		while ((slot = index_locked_next(&locked, &entry)) != NULL && bucket_entry_offset(entry) != i)
+		while ((slot = index_locked_next(&locked, &entry)) != NULL &&
+			bucket_entry_offset(entry) != i)
 			;
 		assert_non_null(slot);
 		index_locked_remove(&locked, slot);
@@ -483,8 +493,10 @@ reads_counter(void **state)
 static void
 impossible_options(void **state)
 {
-	struct index_options options = {
-		.buckets_initial = 1 << 20, .bytes_max = 1 << 20, .entries_per_bucket = 7.5, .keys = &keys};
+	struct index_options options = {.buckets_initial = 1 << 20,
+		.bytes_max = 1 << 20,
+		.entries_per_bucket = 7.5,
+		.keys = &keys};
 
 	(void)state;
 	assert_null(index_create(&options));
