@@ -100,7 +100,7 @@ void
 index_find_restart(struct index_find *find)
 {
 	/* The count is the only thing here that isn't a reader's to change. */
-	struct index *index = (struct index *)(uintptr_t)find->index;
+	struct index *index = (struct index *)find->index;
 
 	atomic_fetch_add_explicit(&index->retries, 1, memory_order_relaxed);
 	index_find_begin(index, find->at.hash, find);
