@@ -68,7 +68,7 @@ static struct listen_options
 listen_options(const struct options *options)
 {
 	static const uint8_t protocols[] = {PROTOCOL_UNKNOWN, PROTOCOL_TEXT, PROTOCOL_BINARY};
-	bool only_udp = options->given[OPTION_NUMBER_udp_port] && options->udp_port > 0 && !options->given[OPTION_NUMBER_port];
+	bool only_udp = options->given[OPTION_NUMBER_udp_port] && options->udp_port != 0 && !options->given[OPTION_NUMBER_port];
 
 	return (struct listen_options){
 		.addresses = options->listen,

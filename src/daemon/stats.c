@@ -232,7 +232,9 @@ put_mover(struct stats_output *output)
 		"slab_reassign_rescues", "slab_reassign_chunk_rescues", "slab_reassign_inline_reclaim",
 		"slab_reassign_busy_items", "slab_reassign_busy_deletes", "slab_reassign_busy_nomem",
 	};
-	static const char *const after[] = {"slab_reassign_running", "slabs_moved", "malloc_fails"};
+	static const char *const after[] = {"slab_reassign_running", "slabs_moved"};
+	static const char *const crawler[] = {"lru_crawler_running", "lru_crawler_starts"};
+	const struct options *options = output->worker->server->options;
 	static const char *const log[] = {
 		"log_worker_written", "log_watcher_skipped", "log_watcher_sent", "log_watchers",
 		"unexpected_napi_ids", "round_robin_fallback",
@@ -241,6 +243,11 @@ put_mover(struct stats_output *output)
 	put_zeros(output, before, sizeof before / sizeof *before);
 	stats_put(output, "slab_reassign_last_busy_status", "none");
 	put_zeros(output, after, sizeof after / sizeof *after);
+	if (options->lru_crawler)
+		put_zeros(output, crawler, sizeof crawler / sizeof *crawler);
+	if (options->lru_maintainer)
+		stats_put_number(output, "lru_maintainer_juggles", 0);
+	stats_put_number(output, "malloc_fails", 0);
 	stats_put_number(output, "log_worker_dropped", counter_get(&output->since.log_worker_dropped) + log_dropped());
 	put_zeros(output, log, sizeof log / sizeof *log);
 }
@@ -248,10 +255,9 @@ put_mover(struct stats_output *output)
 static void
 put_items(struct stats_output *output)
 {
-	static const char *const lists[] = {
-		"crawler_reclaimed", "crawler_items_checked", "lrutail_reflocked", "moves_to_cold", "moves_to_warm",
-		"moves_within_lru",
-	};
+	static const char *const crawler[] = {"crawler_reclaimed", "crawler_items_checked", "lrutail_reflocked"};
+	static const char *const moves[] = {"moves_to_cold", "moves_to_warm", "moves_within_lru"};
+	bool maintainer = output->worker->server->options->lru_maintainer;
 	struct memory_stats memory;
 	uint64_t items = 0, bytes = 0;
 
@@ -265,10 +271,15 @@ put_items(struct stats_output *output)
 	put_row(output, "total_items");
 	stats_put_number(output, "slab_global_page_pool", memory.segments_free);
 	put_row(output, "expired_unfetched");
-	put_rows(output, "evicted_unfetched", "evicted_active");
+	put_row(output, "evicted_unfetched");
+	if (maintainer)
+		put_row(output, "evicted_active");
 	put_row(output, "evictions");
 	put_row(output, "reclaimed");
-	put_zeros(output, lists, sizeof lists / sizeof *lists);
+	put_zeros(output, crawler, sizeof crawler / sizeof *crawler);
+	if (!maintainer)
+		return;
+	put_zeros(output, moves, sizeof moves / sizeof *moves);
 	put_row(output, "direct_reclaims");
 	stats_put_number(output, "lru_bumps_dropped", 0);
 }

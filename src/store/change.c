@@ -71,8 +71,10 @@ bury(struct change *change, bool keep_body)
 {
 	struct store_thread *thread = change->thread;
 	const struct item *item = change->view.item;
+	uint32_t id = store_account(thread, item, -1);
 
-	store_account(thread, item, -1);
+	if (change->found != STORE_PRESENT)
+		store_count_reclaimed(thread, item, id);
 	memory_dead(thread->store->memory, change->view.segment, item_size(item));
 	if ((change->view.kinds & ITEM_LARGE) && !keep_body)
 		memory_body_release(thread->store->memory, thread->segments, store_large_list(thread, item), true);

@@ -64,6 +64,9 @@ store_item(const struct store *store, uint64_t entry)
 /* Counts an item in (sign 1) or out (-1) of the statistics by size class; gives the class. */
 uint32_t store_account(struct store_thread *thread, const struct item *item, int sign);
 
+/* Counts an item whose memory serves again because it had expired or was flushed; id is its class. */
+void store_count_reclaimed(struct store_thread *thread, const struct item *item, uint32_t id);
+
 /* Reads a large item's segment list into thread->segments. */
 uint32_t store_large_list(struct store_thread *thread, const struct item *item);
 

@@ -80,6 +80,19 @@ items_move(void *context, const struct item *item, uint32_t segment, uint32_t of
 	return moved;
 }
 
+/* As memcached counts: an expired and a flushed item alike, whether reclaim takes it or a store of its key. */
+void
+store_count_reclaimed(struct store_thread *thread, const struct item *item, uint32_t id)
+{
+	struct counters *counters = thread->counters;
+	bool fetched = __atomic_load_n(&item->soft, __ATOMIC_RELAXED) & ITEM_SOFT_FETCHED;
+
+	counter_add(&counters->reclaimed, 1);
+	counter_add(&counters->classes[id].reclaimed, 1);
+	counter_add(&counters->expired_unfetched, !fetched);
+	counter_add(&counters->classes[id].expired_unfetched, !fetched);
+}
+
 static void
 count_drop(struct store_thread *thread, const struct item *item, enum memory_reason reason)
 {
@@ -96,12 +109,8 @@ count_drop(struct store_thread *thread, const struct item *item, enum memory_rea
 		counter_add(&counters->classes[id].evicted_unfetched, !fetched);
 		break;
 	case MEMORY_EXPIRED:
-		counter_add(&counters->reclaimed, 1);
-		counter_add(&counters->classes[id].reclaimed, 1);
-		counter_add(&counters->expired_unfetched, !fetched);
-		counter_add(&counters->classes[id].expired_unfetched, !fetched);
-		break;
 	case MEMORY_FLUSHED:
+		store_count_reclaimed(thread, item, id);
 		break;
 	}
 }
