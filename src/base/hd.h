@@ -115,7 +115,7 @@ hd_load_acquire(const hd_atomic64 *word)
 #ifdef __CUDA_ARCH__
 	uint64_t value;
 
-	asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+	asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
 	return value;
 #else
 	return __atomic_load_n((const uint64_t *)word, __ATOMIC_ACQUIRE);
@@ -128,7 +128,7 @@ hd_load_relaxed(const hd_atomic64 *word)
 #ifdef __CUDA_ARCH__
 	uint64_t value;
 
-	asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+	asm volatile("ld.relaxed.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
 	return value;
 #else
 	return __atomic_load_n((const uint64_t *)word, __ATOMIC_RELAXED);
