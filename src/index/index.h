@@ -180,18 +180,20 @@ index_prefetch(const struct index *index, uint64_t hash)
 }
 
 /*
- * Counts a read in the entry's 4-bit counter: exact to 4, then from r to r + 1 with probability
- * 2^(3-r), by 'random' (any 32 random bits). One relaxed compare-exchange of the whole entry;
- * failure is ignored.
+ * Counts a read in the entry's 4-bit counter, if the slot still holds the entry, whatever its reads
+ * are by now: exact to 4, then from r to r + 1 with probability 2^(3-r), by 'random' (any 32 random
+ * bits). One relaxed compare-exchange of the whole entry; failure is ignored.
  */
 static inline void
 index_count_read(_Atomic uint64_t *slot, uint64_t entry, uint32_t random)
 {
-	uint32_t reads = bucket_entry_reads(entry);
+	uint64_t now = atomic_load_explicit(slot, memory_order_relaxed);
+	uint32_t reads = bucket_entry_reads(now);
 
-	if (reads == BUCKET_READS_MAX || (reads >= 4 && (random & ((1u << (reads - 3)) - 1)) != 0))
+	if (((now ^ entry) & ~BUCKET_READS_MASK) != 0 || reads == BUCKET_READS_MAX ||
+		(reads >= 4 && (random & ((1u << (reads - 3)) - 1)) != 0))
 		return;
-	atomic_compare_exchange_strong_explicit(slot, &entry, entry + (1ull << BUCKET_READS_SHIFT),
+	atomic_compare_exchange_strong_explicit(slot, &now, now + (1ull << BUCKET_READS_SHIFT),
 		memory_order_relaxed, memory_order_relaxed);
 }
 

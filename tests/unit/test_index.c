@@ -486,6 +486,10 @@ reads_counter(void **state)
 	index_count_read(&slot, slot, 0);
 	assert_int_equal(slot, bucket_entry_make(1, 2, 3) | BUCKET_READS_MASK);
 	slot = bucket_entry_make(1, 2, 3);
+	/* Found before others read it: still the same. */
+	index_count_read(&slot, bucket_entry_make(1, 2, 3) | 3ull << BUCKET_READS_SHIFT, 0);
+	assert_int_equal(bucket_entry_reads(slot), 1);
+	slot = bucket_entry_make(1, 2, 3);
 	index_count_read(&slot, bucket_entry_make(1, 3, 3), 0);
 	assert_int_equal(slot, bucket_entry_make(1, 2, 3));
 }
