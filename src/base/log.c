@@ -133,7 +133,7 @@ put_prefix(char *line, size_t size, enum log_level level)
 	if (journal)
 		return (size_t)snprintf(line, size, "<%d>", (int)level);
 	if (!file_path)
-		return 0;
+		return (size_t)snprintf(line, size, "halcyond: ");
 	clock_gettime(CLOCK_REALTIME, &now);
 	gmtime_r(&now.tv_sec, &parts);
 	used = (int)strftime(line, size, "%Y-%m-%dT%H:%M:%S", &parts);

@@ -37,11 +37,22 @@ fail(char *error, const char *format, ...)
 
 /* --- what an address is -------------------------------------------------------------------------------------------------- */
 
+/* Networks that the internet doesn't route to: loopback, private, shared, link-local, for tests and documentation. */
 static bool
 private_inet(uint32_t address)
 {
-	return address >> 24 == 127 || address >> 24 == 10 || address >> 20 == 0xac1 || address >> 16 == 0xc0a8 ||
-	       address >> 16 == 0xa9fe || address >> 22 == 0x191;
+	static const struct {
+		uint32_t network;
+		unsigned bits;
+	} networks[] = {
+		{0x7f000000, 8},  {0x0a000000, 8},  {0xac100000, 12}, {0xc0a80000, 16}, {0xa9fe0000, 16}, {0x64400000, 10},
+		{0xc0000200, 24}, {0xc6336400, 24}, {0xcb007100, 24}, {0xc6120000, 15},
+	};
+
+	for (size_t i = 0; i < sizeof networks / sizeof *networks; i++)
+		if ((address ^ networks[i].network) >> (32 - networks[i].bits) == 0)
+			return true;
+	return false;
 }
 
 static bool
@@ -51,7 +62,8 @@ private_inet6(const struct in6_addr *address)
 
 	if (IN6_IS_ADDR_V4MAPPED(address))
 		return private_inet((uint32_t)byte[12] << 24 | (uint32_t)byte[13] << 16 | (uint32_t)byte[14] << 8 | byte[15]);
-	return IN6_IS_ADDR_LOOPBACK(address) || IN6_IS_ADDR_LINKLOCAL(address) || (byte[0] & 0xfe) == 0xfc;
+	return IN6_IS_ADDR_LOOPBACK(address) || IN6_IS_ADDR_LINKLOCAL(address) || (byte[0] & 0xfe) == 0xfc ||
+	       memcmp(byte, "\x20\x01\x0d\xb8", 4) == 0;
 }
 
 static bool

@@ -24,3 +24,7 @@ write()
 
 write man/halcyon-bench.1 halcyon-bench --help-man
 write man/halcyonctl.1 halcyonctl --help-man
+write man/halcyond.8 halcyon-gen man8
+write man/halcyond.conf.5 halcyon-gen man5
+write man/halcyon-stats.7 halcyon-gen man7
+write conf/halcyond.conf.example halcyon-gen example
