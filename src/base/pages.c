@@ -32,7 +32,7 @@ pages_reserve(size_t bytes, size_t alignment)
 		return NULL;
 	}
 	uint8_t *range = mmap(NULL, bytes + spare, PROT_READ | PROT_WRITE,
-			      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (range == MAP_FAILED)
 		return NULL;
 	if (spare == 0)
@@ -77,18 +77,19 @@ pages_take_huge(void *pages, size_t bytes)
 {
 	check((uintptr_t)pages % PAGES_HUGE == 0 && bytes % PAGES_HUGE == 0);
 	/* A failing MAP_FIXED leaves a hole: see first, elsewhere, whether the pool has so many. */
-	void *probe = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	void *probe = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
 	if (probe == MAP_FAILED)
 		return false;
 	munmap(probe, bytes);
-	if (mmap(pages, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_HUGETLB, -1,
-		 0) == pages)
+	if (mmap(pages, bytes, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_HUGETLB, -1, 0) == pages)
 		return true;
 
 	/* Somebody else was quicker. */
 	int error = errno;
 	void *range = mmap(pages, bytes, PROT_READ | PROT_WRITE,
-			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 	check(range == pages);
 	errno = error;
 	return false;

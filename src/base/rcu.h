@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * rcu: liburcu's quiescent-state flavour, with what ThreadSanitizer must be told about it. A reader is on line from
- * rcu_online to rcu_offline; what it found in a shared structure stays until its next rcu_quiescent or rcu_offline.
+ * rcu: liburcu's quiescent-state flavour, with what ThreadSanitizer must be told about it. A
+ * reader is on line from rcu_online to rcu_offline; what it found in a shared structure stays
+ * until its next rcu_quiescent or rcu_offline.
  *
- * ThreadSanitizer doesn't see the ordering inside liburcu (assembly barriers): 'all that readers did before they were
- * quiescent comes before the end of a grace period' is stated here once, and not at each place that relies on it.
+ * ThreadSanitizer doesn't see the ordering inside liburcu (assembly barriers): 'all that readers
+ * did before they were quiescent comes before the end of a grace period' is stated here once, and
+ * not at each place that relies on it.
  */
 #ifndef BASE_RCU_H
 #define BASE_RCU_H
@@ -67,7 +69,10 @@ rcu_quiescent(void)
 	RCU_TSAN_ACQUIRE();
 }
 
-/* Waits until every reader has been quiescent or off line. The caller holds no lock and no reference; it may be on line. */
+/*
+ * Waits until every reader has been quiescent or off line. The caller holds no lock and no
+ * reference; it may be on line.
+ */
 static inline void
 rcu_synchronize(void)
 {

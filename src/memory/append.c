@@ -7,11 +7,15 @@
 
 #include <sched.h>
 
-/* Held for one copy of an item at most; only appenders that several workers share, and seals by the reclaimer, ever meet. */
+/*
+ * Held for one copy of an item at most; only appenders that several workers share, and seals by
+ * the reclaimer, ever meet.
+ */
 static void
 appender_lock(struct appender *appender)
 {
-	for (unsigned turns = 0; atomic_flag_test_and_set_explicit(&appender->lock, memory_order_acquire);)
+	for (unsigned turns = 0;
+		atomic_flag_test_and_set_explicit(&appender->lock, memory_order_acquire);)
 		if (++turns % 64 == 0)
 			sched_yield();
 }
@@ -27,7 +31,11 @@ unsigned
 append_ttl_class(uint32_t expiry_s, uint32_t now_s, unsigned classes)
 {
 	static const uint32_t longest_s[TTL_CLASSES + 1][TTL_CLASSES] = {
-		{ 0 }, { 0 }, { 0, 86400 }, { 0, 7 * 86400, 3600 }, { 0, 7 * 86400, 6 * 3600, 600 },
+		{0},
+		{0},
+		{0, 86400},
+		{0, 7 * 86400, 3600},
+		{0, 7 * 86400, 6 * 3600, 600},
 	};
 	uint32_t left = expiry_s > now_s ? expiry_s - now_s : 0;
 	unsigned class = 0;
@@ -35,13 +43,14 @@ append_ttl_class(uint32_t expiry_s, uint32_t now_s, unsigned classes)
 	if (expiry_s == 0)
 		return 0;
 	while (class + 1 < classes && left <= longest_s[classes][class + 1])
-		class++;
+		class ++;
 	return class;
 }
 
 /*
- * Open segments may take 4% of memory, those that reclaim moves into among them, but each appender needs two: one a generation. Where that
- * would be over a quarter of memory, fewer appenders are shared by all workers.
+ * Open segments may take 4% of memory, those that reclaim moves into among them, but each
+ * appender needs two: one a generation. Where that would be over a quarter of memory, fewer
+ * appenders are shared by all workers.
  */
 void
 append_choose_slots(struct memory *memory)
@@ -53,7 +62,9 @@ append_choose_slots(struct memory *memory)
 		appenders = segments / 8 ? segments / 8 : 1;
 	memory->outputs_classes = segments >= 1024 ? 4 : segments >= 256 ? 2 : 1;
 	unsigned budget = segments / 25;
-	unsigned each = budget > memory->outputs_classes ? (budget - memory->outputs_classes) / appenders : 0;
+	unsigned each = budget > memory->outputs_classes
+				? (budget - memory->outputs_classes) / appenders
+				: 0;
 
 	each = each < 2 ? 2 : each > OPEN_MAX ? OPEN_MAX : each;
 	memory->appenders_count = appenders;
@@ -79,7 +90,8 @@ seal_slot(struct memory *memory, struct appender *appender, unsigned slot, bool 
 
 /* Gives the appender an open segment with room, in place of what it has in the slot. */
 static bool
-open_slot(struct memory *memory, struct appender *appender, unsigned slot, uint32_t bytes, uint32_t now_s)
+open_slot(struct memory *memory, struct appender *appender, unsigned slot, uint32_t bytes,
+	uint32_t now_s)
 {
 	uint32_t segment = appender->open[slot], epoch = memory_epoch(memory);
 
@@ -91,7 +103,8 @@ open_slot(struct memory *memory, struct appender *appender, unsigned slot, uint3
 		return true;
 
 	bool main = slot >= memory->slots[PROBATION];
-	segment = pool_take(memory, TAKER_WORKER, SEGMENT_OPEN, main ? MAIN : PROBATION, epoch, now_s);
+	segment = pool_take(
+		memory, TAKER_WORKER, SEGMENT_OPEN, main ? MAIN : PROBATION, epoch, now_s);
 	if (!segment)
 		return false;
 	segment_at(memory, segment)->filling_s = now_s;
@@ -107,7 +120,7 @@ any_slot(struct memory *memory, struct appender *appender, uint32_t bytes, unsig
 		uint32_t segment = appender->open[*slot];
 
 		if (segment && segment_epoch(memory, segment) == memory_epoch(memory) &&
-		    segment_at(memory, segment)->used + bytes <= memory->segment_bytes)
+			segment_at(memory, segment)->used + bytes <= memory->segment_bytes)
 			return true;
 	}
 	return false;
@@ -125,18 +138,19 @@ no_segment(struct memory *memory)
 }
 
 enum memory_status
-memory_append(struct memory_thread *thread, uint32_t bytes, uint32_t expiry_s, bool main, uint32_t now_s,
-	      struct memory_place *place)
+memory_append(struct memory_thread *thread, uint32_t bytes, uint32_t expiry_s, bool main,
+	uint32_t now_s, struct memory_place *place)
 {
 	struct memory *memory = thread->memory;
 	struct appender *appender = thread->appender;
 
-	check(appender && bytes >= ITEM_HEADER && bytes % ITEM_ALIGN == 0 && bytes <= memory->segment_bytes / 2);
+	check(appender && bytes >= ITEM_HEADER && bytes % ITEM_ALIGN == 0 &&
+		bytes <= memory->segment_bytes / 2);
 	unsigned slot = main ? memory->slots[PROBATION] : 0;
 	slot += append_ttl_class(expiry_s, now_s, memory->slots[main ? MAIN : PROBATION]);
 	appender_lock(appender);
 	if (!open_slot(memory, appender, slot, bytes, now_s) &&
-	    !(atomic_load(&memory->exhausted) && any_slot(memory, appender, bytes, &slot))) {
+		!(atomic_load(&memory->exhausted) && any_slot(memory, appender, bytes, &slot))) {
 		appender_unlock(appender);
 		return no_segment(memory);
 	}
@@ -167,9 +181,13 @@ memory_append_done(struct memory_thread *thread, const struct memory_place *plac
 		observer->written(memory->options.observer_context, place->segment, s->used);
 	if (item_kinds(place->item) & ITEM_LARGE) {
 		body_own(memory, place->item, place->segment);
-		/* So that heads of much memory don't gather in one segment, which leaves as a whole. */
+		/*
+		 * So that heads of much memory don't gather in one segment, which leaves as a
+		 * whole.
+		 */
 		for (unsigned slot = 0; slot < OPEN_MAX; slot++)
-			if (appender->open[slot] == place->segment && atomic_load(&s->bodies) >= body_seal_count(memory))
+			if (appender->open[slot] == place->segment &&
+				atomic_load(&s->bodies) >= body_seal_count(memory))
 				seal_slot(memory, appender, slot, false);
 	}
 	appender_unlock(appender);
@@ -201,12 +219,13 @@ append_seal_due(const struct memory *memory, uint32_t segment, uint32_t now_s, b
 	const struct segment *s = segment_at(memory, segment);
 
 	if (segment_epoch(memory, segment) != memory_epoch(memory) ||
-	    now_s >= s->filling_s + memory->options.seal_age_s)
+		now_s >= s->filling_s + memory->options.seal_age_s)
 		return true;
-	return all && (memory->options.evict || s->used - atomic_load(&s->live) >= memory->segment_bytes / 16);
+	return all && (memory->options.evict ||
+			      s->used - atomic_load(&s->live) >= memory->segment_bytes / 16);
 }
 
-/* --- large values --------------------------------------------------------------------------------------------------------------- */
+/* --- large values --------------------------------------------------------------------------- */
 
 uint64_t
 memory_large_min(const struct memory *memory)
@@ -230,8 +249,9 @@ body_seal_count(const struct memory *memory)
 }
 
 /*
- * Whoever needs many segments at once (a store that gives all back when one is refused) would never get them from the few that are
- * kept free: each refusal asks for more, up to what the largest value takes, and each second without halves it.
+ * Whoever needs many segments at once (a store that gives all back when one is refused) would
+ * never get them from the few that are kept free: each refusal asks for more, up to what the
+ * largest value takes, and each second without halves it.
  */
 static void
 want_more(struct memory *memory)
@@ -258,7 +278,8 @@ memory_body_borrow(struct memory_thread *thread, uint32_t now_s, uint32_t *segme
 		atomic_store(&memory->starved, true);
 		return MEMORY_WAIT;
 	}
-	*segment = pool_take(memory, TAKER_WORKER, SEGMENT_BODY, PROBATION, memory_epoch(memory), now_s);
+	*segment = pool_take(
+		memory, TAKER_WORKER, SEGMENT_BODY, PROBATION, memory_epoch(memory), now_s);
 	if (*segment)
 		return MEMORY_OK;
 	atomic_fetch_sub(&memory->bodies_unfinished, 1);
@@ -320,7 +341,9 @@ body_own(struct memory *memory, const struct item *item, uint32_t segment)
 	COUNT(segment_at(memory, segment)->bodies, count);
 	COUNT(memory->generation_bodies[READ(memory->faces[segment].generation)], count);
 	for (uint32_t i = 0; i < count; i++)
-		disown(memory, atomic_exchange(&segment_at(memory, item_large_segment(item, i))->head, head));
+		disown(memory,
+			atomic_exchange(
+				&segment_at(memory, item_large_segment(item, i))->head, head));
 }
 
 void

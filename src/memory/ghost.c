@@ -21,7 +21,7 @@ set_of(const struct ghost *ghost, uint64_t hash)
 void
 ghost_init(struct ghost *ghost, _Atomic uint32_t *words)
 {
-	*ghost = (struct ghost){ .words = words };
+	*ghost = (struct ghost){.words = words};
 }
 
 void
@@ -37,7 +37,8 @@ ghost_insert(struct ghost *ghost, uint64_t hash)
 
 	if (!set)
 		return;
-	uint64_t tick = (uint64_t)atomic_load_explicit(&ghost->sets, memory_order_relaxed) * GHOST_WAYS / 64;
+	uint64_t tick = (uint64_t)atomic_load_explicit(&ghost->sets, memory_order_relaxed) *
+			GHOST_WAYS / 64;
 	uint32_t time = (uint32_t)(ghost->inserted++ / (tick ? tick : 1)) & 0xff, oldest = 0;
 
 	for (unsigned i = 0; i < GHOST_WAYS; i++) {
@@ -65,8 +66,8 @@ ghost_take(struct ghost *ghost, uint64_t hash)
 		uint32_t word = atomic_load_explicit(&set[i], memory_order_relaxed);
 
 		if ((word & 0xffffff) == tag_of(hash) &&
-		    atomic_compare_exchange_strong_explicit(&set[i], &word, 0, memory_order_relaxed,
-							    memory_order_relaxed))
+			atomic_compare_exchange_strong_explicit(
+				&set[i], &word, 0, memory_order_relaxed, memory_order_relaxed))
 			return true;
 	}
 	return false;

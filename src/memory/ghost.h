@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * ghost: which keys left probation not long ago, four bytes a key. Sets of 16 words (a cache line); a word is 24 bits of
- * the key's hash and 8 bits of the time at which it left, counted in sixty-fourths of the ghost. Of a full set the
- * oldest gives way, so the whole is first in, first out but for a set's luck.
+ * ghost: which keys left probation not long ago, four bytes a key. Sets of 16 words (a cache
+ * line); a word is 24 bits of the key's hash and 8 bits of the time at which it left, counted in
+ * sixty-fourths of the ghost. Of a full set the oldest gives way, so the whole is first in, first
+ * out but for a set's luck.
  *
  *	word:	| time 8 | tag 24 (never 0) |	0: empty
  *
- * One thread inserts at a time; any takes. Words are changed by relaxed compare-exchange; losing one costs a hint.
+ * One thread inserts at a time; any takes. Words are changed by relaxed compare-exchange; losing
+ * one costs a hint.
  */
 #ifndef MEMORY_GHOST_H
 #define MEMORY_GHOST_H
@@ -20,8 +22,8 @@
 
 struct ghost {
 	_Atomic uint32_t *words; /* constant */
-	_Atomic uint32_t sets; /* 0: remembers nothing */
-	uint64_t inserted;     /* the inserting thread */
+	_Atomic uint32_t sets;	 /* 0: remembers nothing */
+	uint64_t inserted;	 /* the inserting thread */
 };
 
 /* words: zeroed, room for the most sets that there will ever be. */

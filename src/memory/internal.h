@@ -9,8 +9,9 @@
  *	walk.c		moving and dropping the items of a segment
  *	ghost.c		keys that left probation
  *
- * Locks, outermost first: the reclaim token, an appender's lock, the pool's mutex. No callback of the items' owner runs
- * under the last two, and nothing waits for the token. No lock is held while waiting for a grace period.
+ * Locks, outermost first: the reclaim token, an appender's lock, the pool's mutex. No callback of
+ * the items' owner runs under the last two, and nothing waits for the token. No lock is held
+ * while waiting for a grace period.
  */
 #ifndef MEMORY_INTERNAL_H
 #define MEMORY_INTERNAL_H
@@ -30,8 +31,8 @@
 #define OPEN_MAX (GENERATIONS * TTL_CLASSES) /* open segments of one appender */
 
 /*
- * Sealed segments stand in lists by garbage: bytes that nothing names, in sixteenths of a segment. The last list holds what is dead as
- * a whole: no live byte, or an old epoch.
+ * Sealed segments stand in lists by garbage: bytes that nothing names, in sixteenths of a
+ * segment. The last list holds what is dead as a whole: no live byte, or an old epoch.
  */
 #define GARBAGE_LISTS 18
 #define GARBAGE_DEAD 17
@@ -48,7 +49,10 @@ enum segment_state {
 
 enum generation { PROBATION, MAIN };
 
-/* What readers ask at every hit: written by pool_take before anything points here, then constant until the segment is free again. */
+/*
+ * What readers ask at every hit: written by pool_take before anything points here, then constant
+ * until the segment is free again.
+ */
 struct segment_face {
 	_Atomic uint32_t epoch;
 	_Atomic uint32_t opened_s;
@@ -64,28 +68,28 @@ struct segment_list {
 };
 
 struct segment {
-	_Atomic uint32_t live;	   /* bytes of items that are named or about to be: any thread */
-	_Atomic uint32_t pins;	   /* any thread */
-	_Atomic uint32_t bodies;   /* body segments whose heads stand here: appender, reclaimer, releasing threads */
-	_Atomic uint32_t capacity; /* what garbage counts from: all bytes, or what is used where more didn't fit. The sealer */
+	_Atomic uint32_t live;	   /* bytes of items named, or about to be. Any thread */
+	_Atomic uint32_t pins;	   /* Any thread */
+	_Atomic uint32_t bodies;   /* body segments whose heads stand here. Any thread */
+	_Atomic uint32_t capacity; /* what garbage counts from: all, or what is used if full */
 	_Atomic uint8_t state;	   /* under the pool's mutex */
 	uint8_t ttl_class;	   /* from here on: the owner while open, then constant */
 	uint32_t used;
-	uint32_t expiry;	/* latest of its items, EXPIRY_NEVER when one has none */
-	uint32_t filling_s;	/* since when items are appended here */
-	_Atomic uint32_t life;	/* times taken; under the pool's mutex */
-	uint32_t garbage;	/* from here on under the pool's mutex: list that it stands in, 0 none */
-	uint32_t heap_at;	/* place in the expiry heap, 0 none */
-	uint64_t stamp;		/* grace periods begun when it was sealed, or released */
+	uint32_t expiry;       /* latest of its items, EXPIRY_NEVER when one has none */
+	uint32_t filling_s;    /* since when items are appended here */
+	_Atomic uint32_t life; /* times taken; under the pool's mutex */
+	uint32_t garbage; /* from here on under the pool's mutex: list that it stands in, 0 none */
+	uint32_t heap_at; /* place in the expiry heap, 0 none */
+	uint64_t stamp;	  /* grace periods begun when it was sealed, or released */
 	struct segment_links age;     /* queue of its generation; also free and grace lists */
 	struct segment_links sharing; /* list of its garbage */
-	_Atomic uint64_t head;	/* of a body: life << 32 | segment of the head */
-	bool published;		/* of a body. Its owner */
+	_Atomic uint64_t head;	      /* of a body: life << 32 | segment of the head */
+	bool published;		      /* of a body. Its owner */
 };
 
 /* The segments of one worker, or of several that share it. */
 struct appender {
-	atomic_flag lock; /* from memory_append to memory_append_done; the reclaimer when it seals */
+	atomic_flag lock; /* memory_append to memory_append_done; the sealing reclaimer */
 	uint32_t open[OPEN_MAX];
 	_Atomic uint32_t checked_s; /* when ages were last looked at */
 } __attribute__((aligned(64)));
@@ -102,11 +106,14 @@ enum job_kind { JOB_NONE, JOB_CLEAR, JOB_COMPACT, JOB_PROBATION, JOB_SCORE, JOB_
 struct job {
 	enum job_kind kind;
 	uint32_t sources[MERGE_WIDTH_MAX];
-	uint32_t count, at; /* sources, and the one being walked */
-	uint32_t offset;    /* bytes into it */
-	uint32_t opened_s;  /* the oldest source's */
+	uint32_t count, at;	   /* sources, and the one being walked */
+	uint32_t offset;	   /* bytes into it */
+	uint32_t opened_s;	   /* the oldest source's */
 	enum memory_reason reason; /* why those leave that aren't kept */
-	/* Merging: reads as seen when scoring, one byte an item in the order of the walk; bytes by score; what fits. */
+	/*
+	 * Merging: reads as seen when scoring, one byte an item in the order of the walk; bytes
+	 * by score; what fits.
+	 */
 	uint32_t items, item;
 	uint64_t weight[SCORES];
 	unsigned threshold;	  /* scores above stay */
@@ -140,11 +147,11 @@ struct memory {
 	uint32_t heap_count;
 	uint32_t bare_from; /* numbers from here on were never used */
 	uint32_t resident, open_count;
-	uint32_t flush_cursor; /* sealed segments below it have been compared with the present epoch */
-	_Atomic uint32_t used; /* neither free nor bare */
+	uint32_t flush_cursor;	  /* sealed segments below: compared with the epoch */
+	_Atomic uint32_t used;	  /* neither free nor bare */
 	_Atomic uint32_t allowed; /* segments that the limit leaves */
 	_Atomic uint32_t low, target, reserve;
-	_Atomic uint32_t boost;	  /* more free segments wanted for large values, that were refused some in the middle */
+	_Atomic uint32_t boost; /* more free ones, for large values that were refused some */
 	_Atomic uint32_t generation_count[GENERATIONS]; /* open and sealed */
 	_Atomic uint32_t bodies_count, bodies_unfinished, pinned_count;
 	_Atomic uint32_t generation_bodies[GENERATIONS];
@@ -167,7 +174,8 @@ struct memory {
 	struct ghost ghost;
 
 	/* Statistics; relaxed. */
-	_Atomic uint64_t evicted_segments, merged_segments, expired_segments, flushed_segments, dead_segments, compacted_segments;
+	_Atomic uint64_t evicted_segments, merged_segments, expired_segments, flushed_segments,
+		dead_segments, compacted_segments;
 	_Atomic uint64_t moved_items, moved_bytes, dropped_items, ghost_hits, promoted_items;
 	_Atomic uint64_t worker_steps, waits, pin_refusals, accounting_errors;
 };
@@ -177,13 +185,13 @@ struct memory {
 
 uint32_t memory_ghost_sets(const struct memory *memory, uint64_t limit_bytes);
 
-/* --- pool.c: segments as wholes -------------------------------------------------------------------------------------------- */
+/* --- pool.c: segments as wholes ------------------------------------------------------------- */
 
 enum taker { TAKER_WORKER, TAKER_RECLAIM };
 
 /* Takes a free segment into 'state' (OPEN or BODY); 0 when there is none for this taker. */
-uint32_t pool_take(struct memory *memory, enum taker taker, enum segment_state state, enum generation generation, uint32_t epoch,
-		   uint32_t opened_s);
+uint32_t pool_take(struct memory *memory, enum taker taker, enum segment_state state,
+	enum generation generation, uint32_t epoch, uint32_t opened_s);
 /* OPEN to SEALED. full: more didn't fit. */
 void pool_seal(struct memory *memory, uint32_t segment, bool full);
 /* After a change of 'live' or 'bodies': to the list that it belongs in. */
@@ -192,7 +200,10 @@ void pool_relist_locked(struct memory *memory, uint32_t segment);
 /* SEALED to CLEARING and back. */
 void pool_claim_locked(struct memory *memory, uint32_t segment);
 void pool_unclaim(struct memory *memory, uint32_t segment);
-/* CLEARING or BODY to GRACE; to FREE where a grace period has passed and nobody pins. Gives how many came free. */
+/*
+ * CLEARING or BODY to GRACE; to FREE where a grace period has passed and nobody pins. Gives how
+ * many came free.
+ */
 void pool_release(struct memory *memory, uint32_t segment);
 uint32_t pool_free_ready(struct memory *memory);
 /* Gives pages back until the resident segments are within the limit, or none is free. */
@@ -204,10 +215,13 @@ int64_t pool_free_count(const struct memory *memory);
 /* True when all uses of the segment from before it was sealed are over. */
 bool pool_settled(const struct memory *memory, uint32_t segment);
 void pool_wake(struct memory *memory);
-/* Nothing can be freed: who waits for a segment is told. Until something changes reclaim doesn't try to compact. */
+/*
+ * Nothing can be freed: who waits for a segment is told. Until something changes reclaim doesn't
+ * try to compact.
+ */
 void pool_set_exhausted(struct memory *memory);
 
-/* --- append.c ----------------------------------------------------------------------------------------------------------------- */
+/* --- append.c ------------------------------------------------------------------------------- */
 
 unsigned append_ttl_class(uint32_t expiry_s, uint32_t now_s, unsigned classes);
 void append_choose_slots(struct memory *memory);
@@ -222,7 +236,7 @@ uint32_t body_count_max(const struct memory *memory);
 /* With so many body segments behind its heads, a segment is sealed. */
 uint32_t body_seal_count(const struct memory *memory);
 
-/* --- reclaim.c, walk.c ---------------------------------------------------------------------------------------------------------- */
+/* --- reclaim.c, walk.c ---------------------------------------------------------------------- */
 
 enum step { STEP_IDLE, STEP_WORKED, STEP_GRACE /* nothing can go on before a grace period */ };
 

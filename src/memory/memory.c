@@ -10,15 +10,20 @@
 #define SEGMENT_SHIFT_MIN 16
 #define SEGMENT_SHIFT_MAX 21
 
-/* The arena, and what there is for each segment, in one reserved range each; both are committed by use. */
+/*
+ * The arena, and what there is for each segment, in one reserved range each; both are committed
+ * by use.
+ */
 static bool
 reserve_ranges(struct memory *memory)
 {
 	uint64_t n = memory->arena.segments_max;
 	uint64_t arena_bytes = n << memory->arena.segment_shift;
-	uint32_t sets = memory_ghost_sets(memory, memory->options.limit_bytes * memory->options.reserve_factor);
+	uint32_t sets = memory_ghost_sets(
+		memory, memory->options.limit_bytes * memory->options.reserve_factor);
 	uint64_t ghost_bytes = (uint64_t)sets * GHOST_WAYS * sizeof(uint32_t);
-	uint64_t tables = n * (sizeof(struct segment) + sizeof(struct segment_face) + sizeof(uint32_t));
+	uint64_t tables =
+		n * (sizeof(struct segment) + sizeof(struct segment_face) + sizeof(uint32_t));
 
 	memory->reads_bytes = (uint64_t)reclaim_merge_width(memory) * memory->segment_bytes / 32;
 	memory->arena_bytes = arena_bytes;
@@ -41,7 +46,10 @@ reserve_ranges(struct memory *memory)
 	return true;
 }
 
-/* Explicit huge pages for all that the limit allows, when asked for and there; else transparent ones. */
+/*
+ * Explicit huge pages for all that the limit allows, when asked for and there; else transparent
+ * ones.
+ */
 static void
 ask_for_huge_pages(struct memory *memory)
 {
@@ -61,9 +69,10 @@ memory_create(const struct memory_options *options)
 
 	if (!memory)
 		return NULL;
-	*memory = (struct memory){ .options = *options, .bare_from = 1 };
+	*memory = (struct memory){.options = *options, .bare_from = 1};
 	unsigned shift = SEGMENT_SHIFT_MIN;
-	while (shift < SEGMENT_SHIFT_MAX && options->limit_bytes >> (shift + 1) >= 128 * (uint64_t)options->workers)
+	while (shift < SEGMENT_SHIFT_MAX &&
+		options->limit_bytes >> (shift + 1) >= 128 * (uint64_t)options->workers)
 		shift++;
 	memory->arena.segment_shift = shift;
 	memory->segment_bytes = 1u << shift;
@@ -83,7 +92,7 @@ memory_create(const struct memory_options *options)
 		return NULL;
 	}
 	for (unsigned i = 0; i < memory->appenders_count; i++)
-		memory->appenders[i] = (struct appender){ .lock = ATOMIC_FLAG_INIT };
+		memory->appenders[i] = (struct appender){.lock = ATOMIC_FLAG_INIT};
 	ghost_resize(&memory->ghost, memory_ghost_sets(memory, options->limit_bytes));
 	ask_for_huge_pages(memory);
 	pool_set_allowed(memory);
@@ -155,7 +164,10 @@ memory_epoch(const struct memory *memory)
 void
 memory_flush(struct memory *memory)
 {
-	/* Under the mutex, so that each seal is before it (and found by the scan) or after it (and sees the new epoch). */
+	/*
+	 * Under the mutex, so that each seal is before it (and found by the scan) or after it
+	 * (and sees the new epoch).
+	 */
 	pthread_mutex_lock(&memory->pool);
 	atomic_fetch_add(&memory->epoch, 1);
 	memory->flush_cursor = 1;
@@ -173,10 +185,11 @@ memory_dead(struct memory *memory, uint32_t segment, uint32_t bytes)
 	if (old < bytes)
 		COUNT(memory->accounting_errors, 1);
 	/* Only when it crosses into another list: a few times in a segment's life. */
-	uint32_t capacity = atomic_load_explicit(&s->capacity, memory_order_relaxed), now = old - bytes;
+	uint32_t capacity = atomic_load_explicit(&s->capacity, memory_order_relaxed),
+		 now = old - bytes;
 	unsigned shift = memory->arena.segment_shift - 4;
 	if ((now == 0 || (capacity - old) >> shift != (capacity - now) >> shift) &&
-	    atomic_load(&s->state) == SEGMENT_SEALED)
+		atomic_load(&s->state) == SEGMENT_SEALED)
 		pool_relist(memory, segment);
 }
 
@@ -189,7 +202,7 @@ memory_ghost_take(struct memory *memory, uint64_t hash)
 	return true;
 }
 
-/* --- pins ------------------------------------------------------------------------------------------------------------------------ */
+/* --- pins ----------------------------------------------------------------------------------- */
 
 bool
 memory_pin(struct memory *memory, uint32_t segment)
@@ -227,15 +240,21 @@ memory_unpin(struct memory *memory, uint32_t segment)
 		pool_wake(memory);
 }
 
-/* --- limits ---------------------------------------------------------------------------------------------------------------------- */
+/* --- limits --------------------------------------------------------------------------------- */
 
-/* An item in ghost costs 4 bytes: a 128th of memory remembers about as many keys as main holds of half a KiB. */
+/*
+ * An item in ghost costs 4 bytes: a 128th of memory remembers about as many keys as main holds of
+ * half a KiB.
+ */
 uint32_t
 memory_ghost_sets(const struct memory *memory, uint64_t limit_bytes)
 {
 	uint64_t sets = limit_bytes / 128 / (GHOST_WAYS * sizeof(uint32_t));
 
-	return !memory->options.evict ? 0 : sets > 1u << 26 ? 1u << 26 : sets < 16 ? 16 : (uint32_t)sets;
+	return !memory->options.evict ? 0
+	       : sets > 1u << 26      ? 1u << 26
+	       : sets < 16	      ? 16
+				      : (uint32_t)sets;
 }
 
 void
@@ -253,15 +272,19 @@ memory_set_outside(struct memory *memory, uint64_t bytes)
 bool
 memory_set_limit(struct memory *memory, uint64_t limit_bytes)
 {
-	uint64_t opens = memory->appenders_count * (memory->slots[PROBATION] + memory->slots[MAIN]) +
-			 memory->outputs_classes;
+	uint64_t opens =
+		memory->appenders_count * (memory->slots[PROBATION] + memory->slots[MAIN]) +
+		memory->outputs_classes;
 	uint64_t outside = READ(memory->outside_bytes) + limit_bytes / 64;
 
 	if (limit_bytes > memory->options.limit_bytes * memory->options.reserve_factor ||
-	    limit_bytes < outside + 2 * (opens + 4) * memory->segment_bytes)
+		limit_bytes < outside + 2 * (opens + 4) * memory->segment_bytes)
 		return false;
 	if (limit_bytes < READ(memory->limit_bytes) && !memory->huge_pages)
-		/* Else the kernel may make a huge page of what was given back, and resident memory grows again. */
+		/*
+		 * Else the kernel may make a huge page of what was given back, and resident
+		 * memory grows again.
+		 */
 		pages_advise_huge(memory->arena.base, memory->arena_bytes, false);
 	atomic_store(&memory->limit_bytes, limit_bytes);
 	ghost_resize(&memory->ghost, memory_ghost_sets(memory, limit_bytes));
@@ -315,5 +338,6 @@ memory_get_stats(const struct memory *const_memory, struct memory_stats *stats)
 
 	for (uint32_t segment = 1; segment < end; segment++)
 		live += READ(segment_at(memory, segment)->live);
-	stats->live_bytes = live + (uint64_t)(bodies > unfinished ? bodies - unfinished : 0) * memory->segment_bytes;
+	stats->live_bytes = live + (uint64_t)(bodies > unfinished ? bodies - unfinished : 0) *
+					   memory->segment_bytes;
 }

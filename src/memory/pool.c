@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Segments as wholes: which are free, in what order the sealed ones stand, and when released ones may be used again. */
+/*
+ * Segments as wholes: which are free, in what order the sealed ones stand, and when released ones
+ * may be used again.
+ */
 #include "memory/internal.h"
 
 #include "base/check.h"
 #include "base/pages.h"
 
-/* --- lists and the expiry heap; all under the pool's mutex ------------------------------------------------------------------ */
+/* --- lists and the expiry heap; all under the pool's mutex ---------------------------------- */
 
 static struct segment_links *
 links_of(struct memory *memory, uint32_t segment, bool sharing)
@@ -83,7 +86,8 @@ heap_settle(struct memory *memory, uint32_t at, uint32_t segment)
 	for (; at > 1 && heap_expiry(memory, at / 2) > expiry; at /= 2)
 		heap_put(memory, at, memory->heap[at / 2]);
 	for (uint32_t child; (child = 2 * at) <= memory->heap_count; at = child) {
-		if (child < memory->heap_count && heap_expiry(memory, child + 1) < heap_expiry(memory, child))
+		if (child < memory->heap_count &&
+			heap_expiry(memory, child + 1) < heap_expiry(memory, child))
 			child++;
 		if (heap_expiry(memory, child) >= expiry)
 			break;
@@ -104,14 +108,15 @@ heap_insert(struct memory *memory, uint32_t segment)
 static void
 heap_remove(struct memory *memory, uint32_t segment)
 {
-	uint32_t at = segment_at(memory, segment)->heap_at, last = memory->heap[memory->heap_count--];
+	uint32_t at = segment_at(memory, segment)->heap_at,
+		 last = memory->heap[memory->heap_count--];
 
 	segment_at(memory, segment)->heap_at = 0;
 	if (last != segment)
 		heap_settle(memory, at, last);
 }
 
-/* --- limits ----------------------------------------------------------------------------------------------------------------- */
+/* --- limits --------------------------------------------------------------------------------- */
 
 static uint32_t
 least(uint32_t a, uint32_t b)
@@ -130,17 +135,20 @@ pool_set_allowed(struct memory *memory)
 {
 	uint64_t limit = READ(memory->limit_bytes), outside = READ(memory->outside_bytes);
 	uint64_t own = (uint64_t)READ(memory->ghost.sets) * GHOST_WAYS * 4 + memory->reads_bytes;
-	uint64_t each = memory->segment_bytes + sizeof(struct segment) + sizeof(struct segment_face) + 4;
+	uint64_t each =
+		memory->segment_bytes + sizeof(struct segment) + sizeof(struct segment_face) + 4;
 	uint64_t allowed = limit > outside + own ? (limit - outside - own) / each : 0;
 	/* What the open segments need, and some to turn over; below that nothing works at all. */
 	uint32_t opens = memory->appenders_count * (memory->slots[PROBATION] + memory->slots[MAIN]);
 	uint32_t floor = opens + memory->outputs_classes + 4;
 
-	uint32_t n = allowed > memory->arena.segments_max - 1 ? memory->arena.segments_max - 1 : (uint32_t)allowed;
+	uint32_t n = allowed > memory->arena.segments_max - 1 ? memory->arena.segments_max - 1
+							      : (uint32_t)allowed;
 	n = most(n, floor);
 	/*
-	 * Reclaim keeps a segment or two to move items into, or it could wait for itself. The background starts at 'low' and
-	 * goes on to 'target': free segments hold nothing, so both are small.
+	 * Reclaim keeps a segment or two to move items into, or it could wait for itself. The
+	 * background starts at 'low' and goes on to 'target': free segments hold nothing, so both
+	 * are small.
 	 */
 	uint32_t reserve = n < 64 ? 1 : 2;
 	uint32_t low = reserve + most(1, least(n / 16, most(n / 128, memory->options.workers + 1)));
@@ -180,9 +188,12 @@ pool_set_exhausted(struct memory *memory)
 	tell_starved(memory);
 }
 
-/* --- free segments ------------------------------------------------------------------------------------------------------------ */
+/* --- free segments -------------------------------------------------------------------------- */
 
-/* A number whose pages are there already, else one that is committed by its first use. 0: none. Locked. */
+/*
+ * A number whose pages are there already, else one that is committed by its first use. 0: none.
+ * Locked.
+ */
 static uint32_t
 free_number(struct memory *memory)
 {
@@ -202,8 +213,8 @@ free_number(struct memory *memory)
 }
 
 uint32_t
-pool_take(struct memory *memory, enum taker taker, enum segment_state state, enum generation generation, uint32_t epoch,
-	  uint32_t opened_s)
+pool_take(struct memory *memory, enum taker taker, enum segment_state state,
+	enum generation generation, uint32_t epoch, uint32_t opened_s)
 {
 	uint32_t segment = 0;
 
@@ -270,7 +281,7 @@ pool_trim(struct memory *memory)
 	}
 }
 
-/* --- sealed segments ---------------------------------------------------------------------------------------------------------- */
+/* --- sealed segments ------------------------------------------------------------------------ */
 
 /* The list that a sealed segment belongs in. Bodies are live bytes of their heads' segment. */
 static uint32_t
@@ -283,7 +294,8 @@ garbage_of(struct memory *memory, uint32_t segment)
 		return GARBAGE_DEAD;
 	live += (uint64_t)atomic_load(&s->bodies) * memory->segment_bytes;
 	uint64_t capacity = atomic_load(&s->capacity);
-	return live >= capacity ? 0 : (uint32_t)((capacity - live) * 16 >> memory->arena.segment_shift);
+	return live >= capacity ? 0
+				: (uint32_t)((capacity - live) * 16 >> memory->arena.segment_shift);
 }
 
 void
@@ -324,7 +336,10 @@ enlist_locked(struct memory *memory, uint32_t segment)
 	list_append(memory, &memory->age[READ(memory->faces[segment].generation)], segment, false);
 	if (s->expiry != EXPIRY_NEVER)
 		heap_insert(memory, segment);
-	/* memory_dead subtracts, then looks at the state; here the state is stored, then 'live' read: one of the two relists. */
+	/*
+	 * memory_dead subtracts, then looks at the state; here the state is stored, then 'live'
+	 * read: one of the two relists.
+	 */
 	atomic_store(&s->state, SEGMENT_SEALED);
 	pool_relist_locked(memory, segment);
 }
@@ -384,7 +399,7 @@ pool_settled(const struct memory *memory, uint32_t segment)
 	return atomic_load(&memory->grace_over) > segment_at(memory, segment)->stamp;
 }
 
-/* --- grace ------------------------------------------------------------------------------------------------------------------- */
+/* --- grace ---------------------------------------------------------------------------------- */
 
 void
 pool_release(struct memory *memory, uint32_t segment)
@@ -402,7 +417,8 @@ pool_release(struct memory *memory, uint32_t segment)
 		check(atomic_load(&s->state) == SEGMENT_CLEARING);
 		/* Heads that were never published may have left some bodies counted here. */
 		uint32_t left = atomic_exchange(&s->bodies, 0);
-		atomic_fetch_sub(&memory->generation_bodies[READ(memory->faces[segment].generation)], left);
+		atomic_fetch_sub(
+			&memory->generation_bodies[READ(memory->faces[segment].generation)], left);
 	}
 	atomic_store(&s->state, SEGMENT_GRACE);
 	s->stamp = atomic_load(&memory->grace_begun);

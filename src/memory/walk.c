@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Through the items of claimed segments: each is moved on or dropped, under its bucket's lock, by the items' owner. */
+/*
+ * Through the items of claimed segments: each is moved on or dropped, under its bucket's lock, by
+ * the items' owner.
+ */
 #include "memory/internal.h"
 
 #include "base/check.h"
@@ -27,7 +30,8 @@ find(const struct memory *memory, struct found *found)
 	found->offset = job->offset / ITEM_ALIGN;
 	found->item = memory_address(&memory->arena, found->segment, found->offset);
 	found->size = item_size(found->item);
-	found->weight = found->size + (uint64_t)item_large_count(found->item) * memory->segment_bytes;
+	found->weight =
+		found->size + (uint64_t)item_large_count(found->item) * memory->segment_bytes;
 	check(job->offset + found->size <= segment_at(memory, found->segment)->used);
 	return true;
 }
@@ -35,12 +39,13 @@ find(const struct memory *memory, struct found *found)
 static int
 reads_of(struct memory *memory, const struct found *found)
 {
-	return memory->options.items->reads(memory->options.items_context, found->item, found->segment, found->offset);
+	return memory->options.items->reads(
+		memory->options.items_context, found->item, found->segment, found->offset);
 }
 
 /*
- * Sixteenths of an octave of (reads + 0.3) / weight. Smallest: 3 * 2^36 / 10 GiB, so the logarithm is never below 4; greatest
- * 153 * 2^36 / 32, 38.
+ * Sixteenths of an octave of (reads + 0.3) / weight. Smallest: 3 * 2^36 / 10 GiB, so the
+ * logarithm is never below 4; greatest 153 * 2^36 / 32, 38.
  */
 static unsigned
 score_of(int reads, uint64_t weight)
@@ -52,7 +57,7 @@ score_of(int reads, uint64_t weight)
 	return score < SCORES ? score : SCORES - 1;
 }
 
-/* --- dropping ------------------------------------------------------------------------------------------------------------------ */
+/* --- dropping ------------------------------------------------------------------------------- */
 
 static void
 drop(struct memory *memory, const struct found *found, enum memory_reason reason)
@@ -74,27 +79,28 @@ drop(struct memory *memory, const struct found *found, enum memory_reason reason
 		ghost_insert(&memory->ghost, items->hash(context, found->item));
 }
 
-/* --- moving --------------------------------------------------------------------------------------------------------------------- */
+/* --- moving --------------------------------------------------------------------------------- */
 
 /*
- * An open segment to move into, of the source's epoch and opened no later than the sources: soft times count from there. 0: none can be
- * had. now_s only says how long the item may live.
+ * An open segment to move into, of the source's epoch and opened no later than the sources: soft
+ * times count from there. 0: none can be had. now_s only says how long the item may live.
  */
 static uint32_t
-output_for(struct memory *memory, const struct found *found, enum generation generation, uint32_t now_s)
+output_for(struct memory *memory, const struct found *found, enum generation generation,
+	uint32_t now_s)
 {
 	const struct job *job = &memory->job;
 	uint32_t epoch = segment_epoch(memory, found->segment);
-	uint32_t *output = &memory->outputs[generation][append_ttl_class(found->item->expiry, now_s,
-									   memory->outputs_classes)];
+	uint32_t *output = &memory->outputs[generation][append_ttl_class(
+		found->item->expiry, now_s, memory->outputs_classes)];
 
 	if (*output) {
 		const struct segment *s = segment_at(memory, *output);
 		bool full = s->used + found->size > memory->segment_bytes;
 
 		if (!full && segment_epoch(memory, *output) == epoch &&
-		    memory_segment_opened_s(memory, *output) <= job->opened_s &&
-		    atomic_load(&s->bodies) < body_seal_count(memory))
+			memory_segment_opened_s(memory, *output) <= job->opened_s &&
+			atomic_load(&s->bodies) < body_seal_count(memory))
 			return *output;
 		pool_seal(memory, *output, full);
 	}
@@ -104,7 +110,10 @@ output_for(struct memory *memory, const struct found *found, enum generation gen
 	return *output;
 }
 
-/* All but the soft word, which is the owner's to copy: in a sealed segment it is all that changes. */
+/*
+ * All but the soft word, which is the owner's to copy: in a sealed segment it is all that
+ * changes.
+ */
 static void
 copy_item(struct item *to, const struct item *from, uint32_t size)
 {
@@ -119,7 +128,8 @@ copy_item(struct item *to, const struct item *from, uint32_t size)
 enum moved { MOVED, GONE, NO_ROOM };
 
 static enum moved
-move(struct memory *memory, const struct found *found, enum generation generation, unsigned reads, uint32_t now_s)
+move(struct memory *memory, const struct found *found, enum generation generation, unsigned reads,
+	uint32_t now_s)
 {
 	const struct memory_observer *observer = memory->options.observer;
 	uint32_t output = output_for(memory, found, generation, now_s);
@@ -134,8 +144,8 @@ move(struct memory *memory, const struct found *found, enum generation generatio
 	/* Counted first: as soon as the index names it, it may be reported dead. */
 	atomic_fetch_add(&s->live, found->size);
 	append_expect(s, found->item->expiry);
-	if (!memory->options.items->move(memory->options.items_context, found->item, found->segment, found->offset, output,
-					 offset, to, segment_epoch(memory, output), reads)) {
+	if (!memory->options.items->move(memory->options.items_context, found->item, found->segment,
+		    found->offset, output, offset, to, segment_epoch(memory, output), reads)) {
 		/* Nobody has seen the copy: the next one goes over it. */
 		atomic_fetch_sub(&s->live, found->size);
 		return GONE;
@@ -157,7 +167,7 @@ walk_seal_outputs(struct memory *memory, uint32_t now_s, bool all)
 	unsigned sealed = 0;
 
 	for (unsigned generation = 0; generation < GENERATIONS; generation++)
-		for (unsigned class = 0; class < TTL_CLASSES; class++) {
+		for (unsigned class = 0; class < TTL_CLASSES; class ++) {
 			uint32_t *output = &memory->outputs[generation][class];
 
 			if (!*output || !append_seal_due(memory, *output, now_s, all))
@@ -169,7 +179,7 @@ walk_seal_outputs(struct memory *memory, uint32_t now_s, bool all)
 	return sealed;
 }
 
-/* --- walking -------------------------------------------------------------------------------------------------------------------- */
+/* --- walking -------------------------------------------------------------------------------- */
 
 /* What becomes of an item: where it goes and with how many reads, or -1 and why it leaves. */
 struct verdict {
@@ -182,7 +192,7 @@ static struct verdict
 judge(struct memory *memory, const struct found *found, uint32_t now_s)
 {
 	struct job *job = &memory->job;
-	struct verdict verdict = { -1, MAIN, job->reason };
+	struct verdict verdict = {-1, MAIN, job->reason};
 	unsigned score;
 	int reads;
 
@@ -195,7 +205,10 @@ judge(struct memory *memory, const struct found *found, uint32_t now_s)
 		case JOB_COMPACT:
 			verdict.generation = READ(memory->faces[found->segment].generation);
 			verdict.reads = reads_of(memory, found);
-			/* Without eviction nothing may be lost to a hint: a move that finds nothing to move does no harm. */
+			/*
+			 * Without eviction nothing may be lost to a hint: a move that finds
+			 * nothing to move does no harm.
+			 */
 			if (verdict.reads < 0 && !memory->options.evict)
 				verdict.reads = 0;
 			break;
@@ -239,9 +252,10 @@ finish_source(struct memory *memory)
 		COUNT(memory->evicted_segments, 1);
 		break;
 	default:
-		COUNT(*(job->reason == MEMORY_EXPIRED	? &memory->expired_segments :
-			job->reason == MEMORY_FLUSHED ? &memory->flushed_segments :
-							&memory->dead_segments), 1);
+		COUNT(*(job->reason == MEMORY_EXPIRED	      ? &memory->expired_segments
+			      : job->reason == MEMORY_FLUSHED ? &memory->flushed_segments
+							      : &memory->dead_segments),
+			1);
 	}
 	job->offset = 0;
 	if (job->at == job->count)
@@ -285,7 +299,8 @@ walk_sources(struct memory *memory, uint32_t now_s, struct budget budget)
 		}
 		struct verdict verdict = judge(memory, &found, now_s);
 		if (verdict.reads >= 0) {
-			moved = move(memory, &found, verdict.generation, (unsigned)verdict.reads, now_s);
+			moved = move(
+				memory, &found, verdict.generation, (unsigned)verdict.reads, now_s);
 			if (moved == NO_ROOM && grace_pending(memory))
 				return STEP_GRACE;
 			if (moved == NO_ROOM && !memory->options.evict) {
@@ -307,9 +322,12 @@ walk_sources(struct memory *memory, uint32_t now_s, struct budget budget)
 	return STEP_WORKED;
 }
 
-/* --- scores ---------------------------------------------------------------------------------------------------------------------- */
+/* --- scores --------------------------------------------------------------------------------- */
 
-/* From the best score down, as much as half of the sources' bytes (dead ones too: they leave first) holds. */
+/*
+ * From the best score down, as much as half of the sources' bytes (dead ones too: they leave
+ * first) holds.
+ */
 static void
 set_threshold(struct memory *memory)
 {
@@ -317,7 +335,8 @@ set_threshold(struct memory *memory)
 	uint64_t room = 0;
 
 	for (uint32_t i = 0; i < job->count; i++)
-		room += memory->segment_bytes * (1 + (uint64_t)READ(segment_at(memory, job->sources[i])->bodies));
+		room += memory->segment_bytes *
+			(1 + (uint64_t)READ(segment_at(memory, job->sources[i])->bodies));
 	room /= 2;
 	job->threshold = SCORES - 1;
 	while (job->threshold > 0 && job->weight[job->threshold] <= room)

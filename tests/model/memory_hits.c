@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What the choice of what leaves is worth: misses of a cache-aside client (get; on a miss, set) with Zipf popularity and values
- * log-uniform from 20 bytes to 4 KiB, against a plain LRU of the same memory with memcached's overheads (56 bytes an item, one
- * after the key, two after the value, chunks that grow by 1.25). A sixteenth of the size that the targets name, so
- * that it takes seconds; other scales, exponents and mixes from the command line:
+ * What the choice of what leaves is worth: misses of a cache-aside client (get; on a miss, set)
+ * with Zipf popularity and values log-uniform from 20 bytes to 4 KiB, against a plain LRU of the
+ * same memory with memcached's overheads (56 bytes an item, one after the key, two after the
+ * value, chunks that grow by 1.25). A sixteenth of the size that the targets name, so that it
+ * takes seconds; other scales, exponents and mixes from the command line:
  *
  *	memory_hits [zipf [MiB [keys [requests [overwrites% [scan%]]]]]]
  */
@@ -49,7 +50,8 @@ make_load(struct load *load, double exponent, uint32_t keys)
 	for (uint32_t i = 0; i < keys; i++)
 		load->cumulative[i] /= sum;
 	for (uint32_t i = 0; i < keys + load->scan_keys; i++)
-		load->value_bytes[i] = (uint32_t)(20 * pow(4096 / 20.0, store_random_unit(&load->random)));
+		load->value_bytes[i] =
+			(uint32_t)(20 * pow(4096 / 20.0, store_random_unit(&load->random)));
 }
 
 static uint32_t
@@ -73,7 +75,7 @@ next_key(struct load *load)
 	return load->order[low];
 }
 
-/* --- the other: one list, least recently used first out ------------------------------------------------------------------------- */
+/* --- the other: one list, least recently used first out ------------------------------------- */
 
 struct lru {
 	uint32_t *next, *previous; /* by key + 1; 0 is the list's head */
@@ -130,7 +132,7 @@ lru_access(struct lru *lru, const struct load *load, uint32_t key)
 	return hit;
 }
 
-/* --- ours ------------------------------------------------------------------------------------------------------------------------- */
+/* --- ours ----------------------------------------------------------------------------------- */
 
 static _Atomic uint32_t now_s;
 
@@ -139,7 +141,7 @@ struct ours {
 	struct memory_options options;
 	struct memory_thread *worker, *background;
 	bool awake;
-	uint64_t named, sets;
+	uint64_t sets, inserts, most; /* the most items that there were: the index doesn't shrink */
 };
 
 static void
@@ -171,20 +173,21 @@ ours_access(struct ours *ours, const struct load *load, uint32_t key, bool overw
 		return true;
 	main = segment ? !memory_segment_probation(ours->store.memory, segment)
 		       : memory_ghost_take(ours->store.memory, store_hash(key));
-	while ((status = store_set(&ours->store, ours->worker, key, load->value_bytes[key], 0, main, now_s)) == MEMORY_WAIT)
+	while ((status = store_set(&ours->store, ours->worker, key, load->value_bytes[key], 0, main,
+			now_s)) == MEMORY_WAIT)
 		run_background(ours);
 	check(status == MEMORY_OK);
 	run_background(ours);
-	/* The index grows with the items, as far as it has come. */
+	ours->inserts += segment == 0;
 	if (++ours->sets % 1024 == 0) {
 		struct memory_stats stats;
 
 		memory_get_stats(ours->store.memory, &stats);
 		check(stats.resident_bytes <= ours->options.limit_bytes);
-		uint64_t items = ours->sets - ours->store.drops[MEMORY_EVICTED];
-		if (items > ours->named)
-			ours->named = items;
-		memory_set_outside(ours->store.memory, ours->named * INDEX_BYTES);
+		uint64_t items = ours->inserts - ours->store.drops[MEMORY_EVICTED];
+		if (items > ours->most)
+			ours->most = items;
+		memory_set_outside(ours->store.memory, ours->most * INDEX_BYTES);
 	}
 	return hit;
 }
@@ -193,9 +196,9 @@ ours_access(struct ours *ours, const struct load *load, uint32_t key, bool overw
 static double
 compare(struct load *load, double exponent, uint64_t limit, uint64_t requests)
 {
-	struct ours ours = { .awake = false };
+	struct ours ours = {.awake = false};
 	uint32_t all = load->keys + load->scan_keys;
-	struct lru lru = { .limit = limit };
+	struct lru lru = {.limit = limit};
 	uint64_t misses = 0, lru_misses = 0, counted = 0;
 
 	lru.next = calloc(all + 1, sizeof *lru.next);
@@ -213,8 +216,10 @@ compare(struct load *load, double exponent, uint64_t limit, uint64_t requests)
 
 	for (uint64_t n = 0; n < requests; n++) {
 		uint32_t key = next_key(load);
-		bool overwrite = load->overwrites > 0 && store_random_unit(&load->random) < load->overwrites;
-		bool hit = ours_access(&ours, load, key, overwrite), lru_hit = lru_access(&lru, load, key);
+		bool overwrite =
+			load->overwrites > 0 && store_random_unit(&load->random) < load->overwrites;
+		bool hit = ours_access(&ours, load, key, overwrite),
+		     lru_hit = lru_access(&lru, load, key);
 
 		if (n < requests / 2)
 			continue;
@@ -225,13 +230,15 @@ compare(struct load *load, double exponent, uint64_t limit, uint64_t requests)
 	struct memory_stats stats;
 	memory_get_stats(ours.store.memory, &stats);
 	double ratio = (double)misses / (double)lru_misses;
-	printf("zipf %.2f, %llu MiB, %u keys, overwrites %.0f%%, scan %.0f%%: misses %.4f, LRU %.4f, ratio %.3f; live %.3f, "
+	printf("zipf %.2f, %llu MiB, %u keys, overwrites %.0f%%, scan %.0f%%: misses %.4f, LRU "
+	       "%.4f, ratio %.3f; live %.3f, "
 	       "moved %.2f bytes a byte set, ghost hits %llu, promoted %llu\n",
-	       exponent, (unsigned long long)limit >> 20, load->keys, 100 * load->overwrites, 100 * load->scan,
-	       (double)misses / (double)counted, (double)lru_misses / (double)counted, ratio,
-	       (double)stats.live_bytes / (double)limit,
-	       (double)stats.moved_bytes / ((double)ours.sets * 800), (unsigned long long)stats.ghost_hits,
-	       (unsigned long long)stats.promoted_items);
+		exponent, (unsigned long long)limit >> 20, load->keys, 100 * load->overwrites,
+		100 * load->scan, (double)misses / (double)counted,
+		(double)lru_misses / (double)counted, ratio,
+		(double)stats.live_bytes / (double)limit,
+		(double)stats.moved_bytes / ((double)ours.sets * 800),
+		(unsigned long long)stats.ghost_hits, (unsigned long long)stats.promoted_items);
 
 	memory_thread_destroy(ours.worker);
 	memory_thread_destroy(ours.background);
@@ -248,7 +255,7 @@ main(int argc, char **argv)
 	double exponent = argc > 1 ? atof(argv[1]) : 1.0;
 	uint64_t limit = (argc > 2 ? strtoull(argv[2], NULL, 0) : 16) << 20;
 	uint32_t keys = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 0) : 200000;
-	uint64_t requests = argc > 4 ? strtoull(argv[4], NULL, 0) : 1500000;
+	uint64_t requests = argc > 4 ? strtoull(argv[4], NULL, 0) : 1000000;
 	struct load load = {
 		.overwrites = argc > 5 ? atof(argv[5]) / 100 : 0,
 		.scan = argc > 6 ? atof(argv[6]) / 100 : 0,

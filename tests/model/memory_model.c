@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Memory against a dumb model, one thread, a fake clock: random sets of all sizes and lifetimes, overwrites, deletes, reads,
- * flushes, pins, limit changes and pieces of background work. After every few hundred steps everything is compared: no entry
- * but on its own item, live bytes exact, resident segments within the limit, nothing lost but by eviction, expiry or
- * a flush (with eviction off: by nothing else). At the end all segments are accounted for.
+ * Memory against a dumb model, one thread, a fake clock: random sets of all sizes and lifetimes,
+ * overwrites, deletes, reads, flushes, pins, limit changes and pieces of background work. After
+ * every few hundred steps everything is compared: no entry but on its own item, live bytes exact,
+ * resident segments within the limit, nothing lost but by eviction, expiry or a flush (with
+ * eviction off: by nothing else). At the end all segments are accounted for.
  *
  *	memory_model [seed [steps]]
  */
@@ -79,15 +80,19 @@ set_one(struct world *w)
 
 	if (w->store.keys[key].must_live)
 		store_get(&w->store, key, now_s);
-	for (unsigned turns = 0; (status = store_set(&w->store, thread, key, size, expiry_s, main, now_s)) ==
-				 MEMORY_WAIT; turns++) {
+	for (unsigned turns = 0; (status = store_set(&w->store, thread, key, size, expiry_s, main,
+					  now_s)) == MEMORY_WAIT;
+		turns++) {
 		check(turns < 100000);
 		memory_turn_end(thread, now_s);
 		background_steps(w, 1);
 	}
 	if (status == MEMORY_FULL)
 		w->full++;
-	/* With eviction there is always something that can leave, but for what is pinned and the tiniest memories. */
+	/*
+	 * With eviction there is always something that can leave, but for what is pinned and the
+	 * tiniest memories.
+	 */
 	check(status == MEMORY_OK || !w->options.evict || size > w->limit / 32);
 	memory_turn_end(thread, now_s);
 }
@@ -122,7 +127,8 @@ come_down(struct world *w)
 static void
 change_limit(struct world *w)
 {
-	uint64_t limit = w->options.limit_bytes / 2 + below(w, 1 << 16) * (w->options.limit_bytes / (1 << 15));
+	uint64_t limit = w->options.limit_bytes / 2 +
+			 below(w, 1 << 16) * (w->options.limit_bytes / (1 << 15));
 
 	if (!w->options.evict || !memory_set_limit(w->store.memory, limit))
 		return;
@@ -202,15 +208,16 @@ finish(struct world *w)
 	memory_get_stats(w->store.memory, &stats);
 	check(stats.live_bytes == 0 && store_live_bytes(&w->store) == 0);
 	check(stats.segments_free == stats.segments_limit);
-	check(stats.segments_open + stats.segments_probation + stats.segments_main + stats.segments_body +
-		      stats.segments_grace + stats.segments_pinned == 0);
+	check(stats.segments_open + stats.segments_probation + stats.segments_main +
+			stats.segments_body + stats.segments_grace + stats.segments_pinned ==
+		0);
 	check(stats.accounting_errors == 0);
 }
 
 static void
 run(uint64_t seed, uint64_t limit, unsigned workers, bool evict, uint64_t steps)
 {
-	struct world w = { .random = seed * 2 + 1, .limit = limit };
+	struct world w = {.random = seed * 2 + 1, .limit = limit};
 	struct memory_stats stats;
 	unsigned i;
 
@@ -232,16 +239,20 @@ run(uint64_t seed, uint64_t limit, unsigned workers, bool evict, uint64_t steps)
 	}
 	compare(&w);
 	memory_get_stats(w.store.memory, &stats);
-	printf("seed %llu -m %llu%s workers %u: %llu sets refused, moved %llu, dropped %llu/%llu/%llu, segments evicted %llu "
-	       "merged %llu expired %llu flushed %llu dead %llu compacted %llu, worker steps %llu, waits %llu, live %.2f\n",
-	       (unsigned long long)seed, (unsigned long long)(limit / MIB), evict ? "" : " -M", workers,
-	       (unsigned long long)w.full, (unsigned long long)w.store.moves, (unsigned long long)w.store.drops[0],
-	       (unsigned long long)w.store.drops[1], (unsigned long long)w.store.drops[2],
-	       (unsigned long long)stats.evicted_segments, (unsigned long long)stats.merged_segments,
-	       (unsigned long long)stats.expired_segments, (unsigned long long)stats.flushed_segments,
-	       (unsigned long long)stats.dead_segments, (unsigned long long)stats.compacted_segments,
-	       (unsigned long long)stats.worker_steps, (unsigned long long)stats.waits,
-	       (double)stats.live_bytes / (double)w.limit);
+	printf("seed %llu -m %llu%s workers %u: %llu sets refused, moved %llu, dropped "
+	       "%llu/%llu/%llu, segments evicted %llu "
+	       "merged %llu expired %llu flushed %llu dead %llu compacted %llu, worker steps %llu, "
+	       "waits %llu, live %.2f\n",
+		(unsigned long long)seed, (unsigned long long)(limit / MIB), evict ? "" : " -M",
+		workers, (unsigned long long)w.full, (unsigned long long)w.store.moves,
+		(unsigned long long)w.store.drops[0], (unsigned long long)w.store.drops[1],
+		(unsigned long long)w.store.drops[2], (unsigned long long)stats.evicted_segments,
+		(unsigned long long)stats.merged_segments,
+		(unsigned long long)stats.expired_segments,
+		(unsigned long long)stats.flushed_segments, (unsigned long long)stats.dead_segments,
+		(unsigned long long)stats.compacted_segments,
+		(unsigned long long)stats.worker_steps, (unsigned long long)stats.waits,
+		(double)stats.live_bytes / (double)w.limit);
 	finish(&w);
 
 	for (i = 0; i < workers; i++)
@@ -253,7 +264,8 @@ run(uint64_t seed, uint64_t limit, unsigned workers, bool evict, uint64_t steps)
 int
 main(int argc, char **argv)
 {
-	uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 1, steps = argc > 2 ? strtoull(argv[2], NULL, 0) : 60000;
+	uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 1,
+		 steps = argc > 2 ? strtoull(argv[2], NULL, 0) : 60000;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	rcu_register();

@@ -45,7 +45,8 @@ entry_is(uint64_t entry, uint32_t segment, uint32_t offset)
 static void
 lock(struct store_key *key)
 {
-	for (unsigned turns = 0; atomic_flag_test_and_set_explicit(&key->lock, memory_order_acquire);)
+	for (unsigned turns = 0;
+		atomic_flag_test_and_set_explicit(&key->lock, memory_order_acquire);)
 		if (++turns % 64 == 0)
 			sched_yield();
 }
@@ -81,7 +82,10 @@ item_number(const struct item *item)
 	return (uint32_t)number;
 }
 
-/* The value's words of eight bytes follow from key, version and place; what segments hold is a multiple of it. */
+/*
+ * The value's words of eight bytes follow from key, version and place; what segments hold is a
+ * multiple of it.
+ */
 #define WORD_STEP 0x165667b19e3779f9ull
 
 static uint64_t
@@ -90,7 +94,7 @@ first_word(uint32_t key, uint32_t version)
 	return key * 0x9e3779b97f4a7c15ull ^ version * 0xc2b2ae3d27d4eb4full;
 }
 
-/* --- what memory asks ------------------------------------------------------------------------------------------------------------ */
+/* --- what memory asks ----------------------------------------------------------------------- */
 
 static struct store_key *
 key_of(struct store *store, const struct item *item)
@@ -110,17 +114,19 @@ items_reads(void *context, const struct item *item, uint32_t segment, uint32_t o
 }
 
 static bool
-items_move(void *context, const struct item *item, uint32_t segment, uint32_t offset, uint32_t to_segment, uint32_t to_offset,
-	   struct item *to, uint32_t epoch, unsigned reads)
+items_move(void *context, const struct item *item, uint32_t segment, uint32_t offset,
+	uint32_t to_segment, uint32_t to_offset, struct item *to, uint32_t epoch, unsigned reads)
 {
 	struct store *store = context;
 	struct store_key *key = key_of(store, item);
 	bool same;
 
 	check(item_number(to) == item_number(item) && item_size(to) == item_size(item));
-	check(memory_segment_opened_s(store->memory, to_segment) <= memory_segment_opened_s(store->memory, segment));
+	check(memory_segment_opened_s(store->memory, to_segment) <=
+		memory_segment_opened_s(store->memory, segment));
 	lock(key);
-	same = entry_is(atomic_load(&key->entry), segment, offset) && memory_segment_epoch(store->memory, segment) == epoch;
+	same = entry_is(atomic_load(&key->entry), segment, offset) &&
+	       memory_segment_epoch(store->memory, segment) == epoch;
 	if (same) {
 		to->soft = __atomic_load_n(&item->soft, __ATOMIC_RELAXED);
 		atomic_store(&key->entry, entry_make(to_segment, to_offset, reads));
@@ -131,7 +137,8 @@ items_move(void *context, const struct item *item, uint32_t segment, uint32_t of
 }
 
 static bool
-items_drop(void *context, const struct item *item, uint32_t segment, uint32_t offset, enum memory_reason reason)
+items_drop(void *context, const struct item *item, uint32_t segment, uint32_t offset,
+	enum memory_reason reason)
 {
 	struct store *store = context;
 	struct store_key *key = key_of(store, item);
@@ -170,12 +177,13 @@ items_hash(void *context, const struct item *item)
 	return store_hash(item_number(item));
 }
 
-const struct memory_items store_items = { items_reads, items_move, items_drop, items_hash };
+const struct memory_items store_items = {items_reads, items_move, items_drop, items_hash};
 
-/* --- the owner's own work ---------------------------------------------------------------------------------------------------------- */
+/* --- the owner's own work ------------------------------------------------------------------- */
 
 void
-store_options(struct memory_options *options, struct store *store, uint64_t limit_bytes, unsigned workers)
+store_options(
+	struct memory_options *options, struct store *store, uint64_t limit_bytes, unsigned workers)
 {
 	*options = (struct memory_options){
 		.limit_bytes = limit_bytes,
@@ -192,7 +200,8 @@ store_options(struct memory_options *options, struct store *store, uint64_t limi
 void
 store_open(struct store *store, const struct memory_options *options, uint32_t keys_count)
 {
-	*store = (struct store){ .keys_count = keys_count, .evict = options->evict, .now_s = store->now_s };
+	*store = (struct store){
+		.keys_count = keys_count, .evict = options->evict, .now_s = store->now_s};
 	store->keys = calloc(keys_count, sizeof *store->keys);
 	check(store->keys);
 	for (uint32_t i = 0; i < keys_count; i++)
@@ -215,7 +224,10 @@ item_of(struct store *store, uint64_t entry)
 	return memory_address(store->arena, entry_segment(entry), entry_offset(entry));
 }
 
-/* The item behind a key is gone from the index: its bytes, and those of its body, are free. Not under the key's lock. */
+/*
+ * The item behind a key is gone from the index: its bytes, and those of its body, are free. Not
+ * under the key's lock.
+ */
 static void
 let_go(struct store *store, uint64_t entry)
 {
@@ -230,7 +242,8 @@ let_go(struct store *store, uint64_t entry)
 }
 
 static void
-write_head(struct item *item, uint32_t key, uint64_t value_bytes, uint32_t expiry_s, const uint32_t *bodies, uint32_t count)
+write_head(struct item *item, uint32_t key, uint64_t value_bytes, uint32_t expiry_s,
+	const uint32_t *bodies, uint32_t count)
 {
 	uint64_t number = key;
 	uint32_t inline_bytes = count ? 0 : (uint32_t)value_bytes;
@@ -267,8 +280,8 @@ static _Thread_local struct {
 } upload;
 
 enum memory_status
-store_set(struct store *store, struct memory_thread *thread, uint32_t key_number, uint64_t value_bytes, uint32_t expiry_s, bool main,
-	  uint32_t now_s)
+store_set(struct store *store, struct memory_thread *thread, uint32_t key_number,
+	uint64_t value_bytes, uint32_t expiry_s, bool main, uint32_t now_s)
 {
 	struct store_key *key = &store->keys[key_number];
 	uint32_t *bodies = upload.bodies, segment_bytes = 1u << store->arena->segment_shift;
@@ -300,12 +313,13 @@ store_set(struct store *store, struct memory_thread *thread, uint32_t key_number
 	uint32_t version = ++key->version;
 	write_head(place.item, key_number, value_bytes, expiry_s, bodies, count);
 	if (!count && !store->light)
-		write_value((uint8_t *)place.item + ITEM_HEADER + KEY_BYTES, key_number, version, 0, value_bytes);
+		write_value((uint8_t *)place.item + ITEM_HEADER + KEY_BYTES, key_number, version, 0,
+			value_bytes);
 	for (uint32_t i = 0; i < count; i++) {
 		uint64_t from = (uint64_t)i * segment_bytes, left = value_bytes - from;
 
 		write_value(memory_address(store->arena, bodies[i], 0), key_number, version, from,
-			    left < segment_bytes ? left : segment_bytes);
+			left < segment_bytes ? left : segment_bytes);
 	}
 	check(item_size(place.item) == bytes);
 	memory_append_done(thread, &place);
@@ -343,7 +357,10 @@ store_delete(struct store *store, uint32_t key_number)
 		let_go(store, old);
 }
 
-/* The version can't be known without the lock: the first eight bytes give it away, all the others must agree. */
+/*
+ * The version can't be known without the lock: the first eight bytes give it away, all the others
+ * must agree.
+ */
 static void
 verify(struct store *store, uint32_t key, const struct item *item)
 {
@@ -357,8 +374,9 @@ verify(struct store *store, uint32_t key, const struct item *item)
 		const uint8_t *bytes = item_value(item) + at;
 
 		if (count)
-			bytes = (const uint8_t *)memory_address(
-					store->arena, item_large_segment(item, (uint32_t)(at / segment_bytes)), 0) +
+			bytes = (const uint8_t *)memory_address(store->arena,
+					item_large_segment(item, (uint32_t)(at / segment_bytes)),
+					0) +
 				at % segment_bytes;
 		if (at == 0)
 			memcpy(&word, bytes, length < 8 ? length : 8);
@@ -373,7 +391,8 @@ store_get(struct store *store, uint32_t key_number, uint32_t now_s)
 	struct store_key *key = &store->keys[key_number];
 	uint64_t entry = atomic_load(&key->entry);
 
-	if (!entry || memory_segment_epoch(store->memory, entry_segment(entry)) != memory_epoch(store->memory))
+	if (!entry || memory_segment_epoch(store->memory, entry_segment(entry)) !=
+			      memory_epoch(store->memory))
 		return false;
 	const struct item *item = item_of(store, entry);
 	if (item_expired(item, now_s))
@@ -383,7 +402,7 @@ store_get(struct store *store, uint32_t key_number, uint32_t now_s)
 	unsigned reads = entry_reads(entry);
 	if (reads < 15 && (reads < 4 || (store_random(&random) >> 32) % (1u << (reads - 3)) == 0))
 		atomic_compare_exchange_strong(&key->entry, &entry,
-					       entry_make(entry_segment(entry), entry_offset(entry), reads + 1));
+			entry_make(entry_segment(entry), entry_offset(entry), reads + 1));
 	return true;
 }
 
@@ -392,7 +411,8 @@ store_pin(struct store *store, uint32_t key)
 {
 	uint64_t entry = atomic_load(&store->keys[key].entry);
 
-	if (!entry || item_large_count(item_of(store, entry)) || !memory_pin(store->memory, entry_segment(entry)))
+	if (!entry || item_large_count(item_of(store, entry)) ||
+		!memory_pin(store->memory, entry_segment(entry)))
 		return NULL;
 	return item_of(store, entry);
 }
@@ -421,7 +441,8 @@ store_live_bytes(struct store *store)
 		if (!entry)
 			continue;
 		const struct item *item = item_of(store, entry);
-		bytes += item_size(item) + ((uint64_t)item_large_count(item) << store->arena->segment_shift);
+		bytes += item_size(item) +
+			 ((uint64_t)item_large_count(item) << store->arena->segment_shift);
 	}
 	return bytes;
 }
@@ -451,11 +472,19 @@ store_check(struct store *store)
 		}
 		const struct item *item = item_of(store, entry);
 		verify(store, i, item);
-		check(item_size(item) == store->keys[i].size && item->expiry == store->keys[i].expiry);
-		check(memory_segment_epoch(store->memory, entry_segment(entry)) == store->keys[i].epoch);
-		/* Sorted, starts and ends alternate when nothing overlaps: ends are one byte early. */
+		check(item_size(item) == store->keys[i].size &&
+			item->expiry == store->keys[i].expiry);
+		check(memory_segment_epoch(store->memory, entry_segment(entry)) ==
+			store->keys[i].epoch);
+		/*
+		 * Sorted, starts and ends alternate when nothing overlaps: ends are one byte
+		 * early.
+		 */
 		spans[n++] = (uint64_t)((const uint8_t *)item - store->arena->base) << 1;
-		spans[n++] = (uint64_t)((const uint8_t *)item - store->arena->base + item_size(item) - 1) << 1 | 1;
+		spans[n++] =
+			(uint64_t)((const uint8_t *)item - store->arena->base + item_size(item) - 1)
+				<< 1 |
+			1;
 	}
 	qsort(spans, n, sizeof *spans, by_address);
 	for (size_t i = 0; i < n; i++)
@@ -463,7 +492,8 @@ store_check(struct store *store)
 	free(spans);
 	memory_get_stats(store->memory, &stats);
 	if (stats.live_bytes != store_live_bytes(store))
-		fprintf(stderr, "live bytes: memory says %llu, items have %llu\n", (unsigned long long)stats.live_bytes,
+		fprintf(stderr, "live bytes: memory says %llu, items have %llu\n",
+			(unsigned long long)stats.live_bytes,
 			(unsigned long long)store_live_bytes(store));
 	check(stats.live_bytes == store_live_bytes(store));
 	check(stats.accounting_errors == 0);

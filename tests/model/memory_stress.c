@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Memory under threads: workers set, overwrite, delete, read (every byte), pin and help; the background reclaims; a clock runs a
- * hundred times too fast and everything is flushed now and then. Afterwards the items are compared as in the model.
+ * Memory under threads: workers set, overwrite, delete, read (every byte), pin and help; the
+ * background reclaims; a clock runs a hundred times too fast and everything is flushed now and
+ * then. Afterwards the items are compared as in the model.
  *
  *	memory_stress [seconds a run [seed]]
  */
@@ -37,7 +38,7 @@ struct worker {
 static void
 pause_us(unsigned us)
 {
-	struct timespec time = { 0, us * 1000l };
+	struct timespec time = {0, us * 1000l};
 
 	nanosleep(&time, NULL);
 }
@@ -83,7 +84,8 @@ set_one(struct worker *w, uint32_t key)
 
 	/* Large values may wait for each other: one gives up. */
 	for (unsigned turns = 0; (status = store_set(w->store, w->memory, key, size, expiry_s, main,
-						     atomic_load(&now_s))) == MEMORY_WAIT; turns++) {
+					  atomic_load(&now_s))) == MEMORY_WAIT;
+		turns++) {
 		if (turns > 100 + below(w, 100)) {
 			store_set_abort(w->store);
 			w->gave_up++;
@@ -139,7 +141,7 @@ run_worker(void *argument)
 static void
 run(uint64_t limit, bool evict, double seconds, uint64_t seed)
 {
-	struct store store = { .now_s = &now_s };
+	struct store store = {.now_s = &now_s};
 	struct memory_options options;
 	struct worker workers[WORKERS + 1];
 	struct memory_stats stats;
@@ -154,9 +156,10 @@ run(uint64_t limit, bool evict, double seconds, uint64_t seed)
 	atomic_store(&stop, false);
 	atomic_store(&stop_background, false);
 	for (i = 0; i <= WORKERS; i++) {
-		workers[i] = (struct worker){ .store = &store, .random = seed * 1000 + i + 1 };
+		workers[i] = (struct worker){.store = &store, .random = seed * 1000 + i + 1};
 		workers[i].memory = memory_thread_create(store.memory, i);
-		check(pthread_create(&workers[i].thread, NULL, i < WORKERS ? run_worker : run_background, &workers[i]) == 0);
+		check(pthread_create(&workers[i].thread, NULL,
+			      i < WORKERS ? run_worker : run_background, &workers[i]) == 0);
 	}
 	for (unsigned tick = 0; tick < seconds * 100; tick++) {
 		pause_us(10000);
@@ -181,7 +184,7 @@ run(uint64_t limit, bool evict, double seconds, uint64_t seed)
 	memory_get_stats(store.memory, &stats);
 	check(stats.segments_pinned == 0 && stats.segments_grace == 0);
 	check(evict || store.drops[MEMORY_EVICTED] == 0);
-	struct worker sum = { .sets = 0 };
+	struct worker sum = {.sets = 0};
 	for (i = 0; i <= WORKERS; i++) {
 		sum.sets += workers[i].sets;
 		sum.refused += workers[i].refused;
@@ -190,13 +193,16 @@ run(uint64_t limit, bool evict, double seconds, uint64_t seed)
 		sum.misses += workers[i].misses;
 		memory_thread_destroy(workers[i].memory);
 	}
-	printf("-m %llu%s: %llu sets, %llu refused, %llu gave up, %llu hits, %llu misses; moved %llu, dropped %llu/%llu/%llu, worker steps %llu, "
+	printf("-m %llu%s: %llu sets, %llu refused, %llu gave up, %llu hits, %llu misses; moved "
+	       "%llu, dropped %llu/%llu/%llu, worker steps %llu, "
 	       "waits %llu, pin refusals %llu\n",
-	       (unsigned long long)(limit / MIB), evict ? "" : " -M", (unsigned long long)sum.sets,
-	       (unsigned long long)sum.refused, (unsigned long long)sum.gave_up, (unsigned long long)sum.hits, (unsigned long long)sum.misses,
-	       (unsigned long long)store.moves, (unsigned long long)store.drops[0], (unsigned long long)store.drops[1],
-	       (unsigned long long)store.drops[2], (unsigned long long)stats.worker_steps,
-	       (unsigned long long)stats.waits, (unsigned long long)stats.pin_refusals);
+		(unsigned long long)(limit / MIB), evict ? "" : " -M", (unsigned long long)sum.sets,
+		(unsigned long long)sum.refused, (unsigned long long)sum.gave_up,
+		(unsigned long long)sum.hits, (unsigned long long)sum.misses,
+		(unsigned long long)store.moves, (unsigned long long)store.drops[0],
+		(unsigned long long)store.drops[1], (unsigned long long)store.drops[2],
+		(unsigned long long)stats.worker_steps, (unsigned long long)stats.waits,
+		(unsigned long long)stats.pin_refusals);
 	check(sum.sets > sum.refused && sum.hits > 0 && store.moves > 0);
 	store_close(&store);
 }

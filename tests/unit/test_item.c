@@ -23,7 +23,8 @@ put(struct sample *sample, const void *from, uint32_t size)
 }
 
 static const struct item *
-make(struct sample *sample, uint32_t key_size, uint32_t value_size, uint8_t kinds, uint32_t segments)
+make(struct sample *sample, uint32_t key_size, uint32_t value_size, uint8_t kinds,
+	uint32_t segments)
 {
 	struct item header = {
 		.cas_low = 0x89abcdef,
@@ -79,7 +80,7 @@ test_header(void **state)
 	assert_ptr_equal(item_value(item), sample.bytes + 16 + 250);
 
 	/* The greatest lengths don't touch each other. */
-	struct item wide = { .sizes = 255 | ITEM_VALUE_MAX << 8 };
+	struct item wide = {.sizes = 255 | ITEM_VALUE_MAX << 8};
 	assert_int_equal(item_key_size(&wide), 255);
 	assert_int_equal(item_value_size(&wide), 8388607);
 	assert_false(item_has_trailer(&wide));
@@ -95,14 +96,19 @@ test_trailers(void **state)
 	for (unsigned kinds = 1; kinds < 64; kinds++)
 		for (uint32_t value_size = 0; value_size < 17; value_size++) {
 			bool large = kinds & ITEM_LARGE;
-			uint32_t segments = large ? value_size + 1 : 0, inline_size = large ? 0 : value_size;
-			const struct item *item = make(&sample, 3, inline_size, (uint8_t)kinds, segments);
+			uint32_t segments = large ? value_size + 1 : 0,
+				 inline_size = large ? 0 : value_size;
+			const struct item *item =
+				make(&sample, 3, inline_size, (uint8_t)kinds, segments);
 
 			assert_int_equal(item_kinds(item), kinds);
 			assert_int_equal(item_size(item), (sample.size + 15) / 16 * 16);
-			assert_int_equal(item_trailer_size((uint8_t)kinds, segments), sample.size - 16 - 3 - inline_size);
-			assert_int_equal(item_client_flags(item), kinds & ITEM_FLAGS ? 0xfeedf00d : 0);
-			assert_true(item_cas(item) == (kinds & ITEM_CAS ? 0xfedcba9876543210 : 0x456789abcdef));
+			assert_int_equal(item_trailer_size((uint8_t)kinds, segments),
+				sample.size - 16 - 3 - inline_size);
+			assert_int_equal(
+				item_client_flags(item), kinds & ITEM_FLAGS ? 0xfeedf00d : 0);
+			assert_true(item_cas(item) ==
+				    (kinds & ITEM_CAS ? 0xfedcba9876543210 : 0x456789abcdef));
 			assert_true(item_value_length(item) == (large ? 5000000000 : inline_size));
 			assert_int_equal(item_large_count(item), segments);
 			for (uint32_t i = 0; i < segments; i++)
@@ -110,7 +116,8 @@ test_trailers(void **state)
 			if (kinds & ITEM_FLASH) {
 				uint64_t place;
 
-				memcpy(&place, item_trailer_field(item_trailer(item), ITEM_FLASH), 8);
+				memcpy(&place, item_trailer_field(item_trailer(item), ITEM_FLASH),
+					8);
 				assert_true(place == 0x0123456789abcdef);
 			}
 		}
@@ -133,7 +140,7 @@ test_key(void **state)
 static void
 test_expiry(void **state)
 {
-	struct item item = { .expiry = 0 };
+	struct item item = {.expiry = 0};
 
 	(void)state;
 	assert_false(item_expired(&item, UINT32_MAX));
@@ -175,8 +182,11 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_header), cmocka_unit_test(test_trailers), cmocka_unit_test(test_key),
-		cmocka_unit_test(test_expiry), cmocka_unit_test(test_soft_time),
+		cmocka_unit_test(test_header),
+		cmocka_unit_test(test_trailers),
+		cmocka_unit_test(test_key),
+		cmocka_unit_test(test_expiry),
+		cmocka_unit_test(test_soft_time),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -52,11 +52,13 @@ stats_of(struct fixture *f)
 
 /* Sets, with background work whenever memory asks for patience. */
 static enum memory_status
-set_at(struct fixture *f, unsigned worker, uint32_t key, uint64_t bytes, uint32_t expiry_s, bool main)
+set_at(struct fixture *f, unsigned worker, uint32_t key, uint64_t bytes, uint32_t expiry_s,
+	bool main)
 {
 	enum memory_status status;
 
-	while ((status = store_set(&f->store, f->workers[worker], key, bytes, expiry_s, main, now_s)) == MEMORY_WAIT)
+	while ((status = store_set(&f->store, f->workers[worker], key, bytes, expiry_s, main,
+			now_s)) == MEMORY_WAIT)
 		store_settle(&f->store, f->background, now_s);
 	return status;
 }
@@ -68,8 +70,12 @@ test_sizes(void **state)
 		uint64_t limit;
 		unsigned workers, shift;
 	} cases[] = {
-		{ 1 * MIB, 4, 16 },    { 64 * MIB, 4, 17 },    { 64 * MIB, 1, 19 },
-		{ 1024 * MIB, 4, 21 }, { 1024 * MIB, 32, 18 }, { 100 * MIB, 1, 19 },
+		{1 * MIB, 4, 16},
+		{64 * MIB, 4, 17},
+		{64 * MIB, 1, 19},
+		{1024 * MIB, 4, 21},
+		{1024 * MIB, 32, 18},
+		{100 * MIB, 1, 19},
 	};
 
 	(void)state;
@@ -83,7 +89,8 @@ test_sizes(void **state)
 		assert_non_null(memory);
 		memory_get_stats(memory, &stats);
 		assert_int_equal(memory_arena(memory)->segment_shift, cases[i].shift);
-		assert_in_range(stats.segments_limit * stats.segment_bytes, cases[i].limit * 9 / 10, cases[i].limit);
+		assert_in_range(stats.segments_limit * stats.segment_bytes, cases[i].limit * 9 / 10,
+			cases[i].limit);
 		assert_int_equal(stats.segments_open, 0);
 		assert_int_equal(stats.resident_bytes, 0);
 		memory_destroy(memory);
@@ -99,7 +106,9 @@ test_set_get_delete(void **state)
 	store_options(&f.options, &f.store, 16 * MIB, 2);
 	open_fixture(&f, 100);
 	for (uint32_t key = 0; key < 100; key++)
-		assert_int_equal(store_set(&f.store, f.workers[key % 2], key, key * 10, 0, false, now_s), MEMORY_OK);
+		assert_int_equal(
+			store_set(&f.store, f.workers[key % 2], key, key * 10, 0, false, now_s),
+			MEMORY_OK);
 	for (uint32_t key = 0; key < 100; key++)
 		assert_true(store_get(&f.store, key, now_s));
 	store_check(&f.store);
@@ -114,12 +123,13 @@ test_set_get_delete(void **state)
 static void
 test_eviction(void **state)
 {
-	static const uint64_t limits[] = { 1 * MIB, 2 * MIB, 8 * MIB, 24 * MIB };
+	static const uint64_t limits[] = {1 * MIB, 2 * MIB, 8 * MIB, 24 * MIB};
 
 	(void)state;
 	for (size_t l = 0; l < sizeof limits / sizeof *limits; l++) {
 		struct fixture f;
-		uint32_t hot = (uint32_t)(limits[l] / 8 / 1024), keys = (uint32_t)(limits[l] / 1024 * 10), hits = 0;
+		uint32_t hot = (uint32_t)(limits[l] / 8 / 1024),
+			 keys = (uint32_t)(limits[l] / 1024 * 10), hits = 0;
 
 		store_options(&f.options, &f.store, limits[l], 4);
 		open_fixture(&f, keys);
@@ -171,7 +181,10 @@ test_ghost(void **state)
 		assert_false(ghost_take(&ghost, store_random(&random)));
 }
 
-/* A flush kills everything at once; the background clears it away, segment by segment, and all memory is free again. */
+/*
+ * A flush kills everything at once; the background clears it away, segment by segment, and all
+ * memory is free again.
+ */
 static void
 test_flush(void **state)
 {
@@ -203,7 +216,10 @@ test_flush(void **state)
 	close_fixture(&f);
 }
 
-/* Items that live equally long stand together and leave together, without anything being moved; and the deadline is told. */
+/*
+ * Items that live equally long stand together and leave together, without anything being moved;
+ * and the deadline is told.
+ */
 static void
 test_expiry(void **state)
 {
@@ -233,12 +249,15 @@ test_expiry(void **state)
 	close_fixture(&f);
 }
 
-/* What a reader holds beyond its turn stays whole while everything else is replaced; an eighth of memory and no more. */
+/*
+ * What a reader holds beyond its turn stays whole while everything else is replaced; an eighth of
+ * memory and no more.
+ */
 static void
 test_pins(void **state)
 {
 	struct fixture f;
-	const void *pins[2000] = { NULL };
+	const void *pins[2000] = {NULL};
 	unsigned pinned = 0, segments = 0;
 
 	(void)state;
@@ -268,7 +287,10 @@ test_pins(void **state)
 	close_fixture(&f);
 }
 
-/* Without eviction everything stays; the error comes when memory is really full, and what is deleted makes room again. */
+/*
+ * Without eviction everything stays; the error comes when memory is really full, and what is
+ * deleted makes room again.
+ */
 static void
 test_no_eviction(void **state)
 {
@@ -381,14 +403,15 @@ test_shared_appenders(void **state)
 	store_options(&f.options, &f.store, 1 * MIB, 8);
 	open_fixture(&f, 4000);
 	for (uint32_t key = 0; key < 4000; key++) {
-		assert_int_equal(set_at(&f, key % 8, key, 400, key % 5 ? 0 : now_s + 50, key % 2), MEMORY_OK);
+		assert_int_equal(set_at(&f, key % 8, key, 400, key % 5 ? 0 : now_s + 50, key % 2),
+			MEMORY_OK);
 		assert_in_range(stats_of(&f).segments_open, 0, 16 / 4);
 	}
 	store_check(&f.store);
 	close_fixture(&f);
 }
 
-/* --- the observer ----------------------------------------------------------------------------------------------------------------- */
+/* --- the observer --------------------------------------------------------------------------- */
 
 struct watched {
 	enum { NOT_SEEN, OPENED, SEALED } state[1024];
@@ -441,7 +464,8 @@ on_released(void *context, uint32_t segment)
 static void
 test_observer(void **state)
 {
-	static const struct memory_observer observer = { on_opened, on_written, on_sealed, on_released };
+	static const struct memory_observer observer = {
+		on_opened, on_written, on_sealed, on_released};
 	static struct watched watched;
 	struct fixture f;
 
@@ -459,7 +483,7 @@ test_observer(void **state)
 	close_fixture(&f);
 }
 
-/* --- bounded steps ---------------------------------------------------------------------------------------------------------------- */
+/* --- bounded steps -------------------------------------------------------------------------- */
 
 static unsigned calls;
 
@@ -471,25 +495,31 @@ counting_reads(void *context, const struct item *item, uint32_t segment, uint32_
 }
 
 static bool
-counting_move(void *context, const struct item *item, uint32_t segment, uint32_t offset, uint32_t to_segment,
-	      uint32_t to_offset, struct item *to, uint32_t epoch, unsigned reads)
+counting_move(void *context, const struct item *item, uint32_t segment, uint32_t offset,
+	uint32_t to_segment, uint32_t to_offset, struct item *to, uint32_t epoch, unsigned reads)
 {
 	calls++;
-	return store_items.move(context, item, segment, offset, to_segment, to_offset, to, epoch, reads);
+	return store_items.move(
+		context, item, segment, offset, to_segment, to_offset, to, epoch, reads);
 }
 
 static bool
-counting_drop(void *context, const struct item *item, uint32_t segment, uint32_t offset, enum memory_reason reason)
+counting_drop(void *context, const struct item *item, uint32_t segment, uint32_t offset,
+	enum memory_reason reason)
 {
 	calls++;
 	return store_items.drop(context, item, segment, offset, reason);
 }
 
-/* A step of the background looks at 2000 items at most, one inside a worker's turn at 250, however small they are. */
+/*
+ * A step of the background looks at 2000 items at most, one inside a worker's turn at 250,
+ * however small they are.
+ */
 static void
 test_bounded(void **state)
 {
-	struct memory_items items = { counting_reads, counting_move, counting_drop, store_items.hash };
+	struct memory_items items = {
+		counting_reads, counting_move, counting_drop, store_items.hash};
 	struct fixture f;
 	unsigned most = 0, most_worker = 0;
 	uint32_t next_s;
@@ -499,7 +529,8 @@ test_bounded(void **state)
 	f.options.items = &items;
 	open_fixture(&f, 500000);
 	for (uint32_t key = 0; key < 500000; key++) {
-		while (store_set(&f.store, f.workers[0], key, 8, 0, key % 2, now_s) == MEMORY_WAIT) {
+		while (store_set(&f.store, f.workers[0], key, 8, 0, key % 2, now_s) ==
+			MEMORY_WAIT) {
 			calls = 0;
 			memory_reclaim(f.background, now_s, &next_s);
 			most = calls > most ? calls : most;
