@@ -93,7 +93,7 @@ class Server:
         end = time.monotonic() + start_timeout
         while True:
             try:
-                self.connect(timeout=1.0).close()
+                self._first_answer(end)
                 return
             except OSError:
                 pass
@@ -104,6 +104,15 @@ class Server:
                 raise ServerError("server did not listen in %g s: %s\n%s" % (
                     start_timeout, " ".join(command), self.stderr_tail()))
             time.sleep(0.005)
+
+    def _first_answer(self, end):
+        """Waits till it serves: listening alone is early. A close is an answer too (-B binary)."""
+        sock = self.connect(timeout=max(0.1, end - time.monotonic()))
+        try:
+            sock.sendall(b"mn\r\n" * 7)
+            sock.recv(64)
+        finally:
+            sock.close()
 
     def connect(self, timeout=5.0):
         """A new stream connection (TCP_NODELAY on TCP)."""

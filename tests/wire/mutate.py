@@ -194,19 +194,21 @@ def check_new_connection(server):
         raise Broken("a new connection is not served: %s" % error)
 
 
-def resync(sock, binary):
+def resync(sock, binary, rng):
     """Ends whatever is pending, then a barrier must be answered exactly once.
 
     A pending text block takes at most what its length said; that is unknown here, so filler
     comes in rounds until a barrier is answered. Blocks of more than the rounds' sum are left.
     """
-    mark = b"VERSION "
     for filler in (0, 2, 300, 5000, 70000, 1200000):
+        number = rng.getrandbits(32)    # nothing else that was sent is answered with it
         if binary:
-            request = b"\0" * filler + b"\x80\x0b" + b"\0" * 22
-            mark = b"\x81\x0b"
+            opaque = number.to_bytes(4, "big")
+            request = b"\0" * filler + b"\x80\x0a" + b"\0" * 10 + opaque + b"\0" * 8
+            mark = b"\x81\x0a" + b"\0" * 10 + opaque + b"\0" * 8
         else:
-            request = b"\r\n" + b"mn\r\n" * (filler // 4) + b"\r\nversion\r\n"
+            request = b"\r\n" + b"mn\r\n" * (filler // 4) + b"\r\nmg resync O%d\r\n" % number
+            mark = b"EN O%d\r\n" % number
         if not send(sock, request):
             return True
         end = time.monotonic() + SILENCE_SECONDS
@@ -220,8 +222,8 @@ def resync(sock, binary):
                 end = time.monotonic() + SILENCE_SECONDS
             if mark in data:
                 late, is_open = drain(sock, DRAIN_SECONDS)
-                tail = data[data.rindex(mark):] + late
-                if is_open and not binary and tail.count(b"\r\n") != 1:
+                tail = (data + late)[data.index(mark) + len(mark):]
+                if tail:
                     raise Broken("bytes after the last answer: %r" % tail[:200])
                 return True
     return False
@@ -249,7 +251,7 @@ def one(server, mutator, rng):
                 return data
             drain(sock, 0.001)
             if rng.random() < 0.3:
-                resync(sock, data[:1] == b"\x80")
+                resync(sock, data[:1] == b"\x80", rng)
     except OSError:
         pass                            # the server was first to close
     finally:

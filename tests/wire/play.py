@@ -32,8 +32,7 @@ import transcript                       # noqa: E402
 
 BASE_OPTIONS = ["-m", "256", "-c", "2048"]
 EXIT_SKIP = 77
-LONG_PAUSE = 0.5                        # a case with longer pauses gets a thread of its own
-WITHIN_TRIES = 5
+WITHIN_TRIES = 20
 FAILURES_SHOWN = 2
 
 
@@ -191,14 +190,14 @@ class Runner:
         quick, jobs, alone, groups = [], [], [], {}
         for case in cases:
             tasks = [(case, t, w) for t, w in self.ways(case)]
-            if case.exits or (case.alone and case.pauses() >= LONG_PAUSE):
+            if case.exits or (case.alone and case.pauses() >= stream.LONG_PAUSE):
                 for task in tasks:
                     jobs.append((Pair(self, case.options), [task], True))
             elif case.options:
                 groups.setdefault(case.options, []).extend(tasks)
             elif case.alone:
                 alone.extend(tasks)
-            elif case.pauses() >= LONG_PAUSE:
+            elif case.pauses() >= stream.LONG_PAUSE:
                 jobs += [(shared, [task], False) for task in tasks]
             else:
                 quick.extend(tasks)
