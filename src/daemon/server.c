@@ -214,7 +214,8 @@ create_worker(struct server *server, unsigned number)
 		.line_bytes_max = LINE_BYTES_MAX,
 		.upload_bytes_max = UPLOAD_BYTES_MAX / server->worker_count,
 		.upload_waiters = &server->upload_waiters,
-		.requests_a_turn = (uint32_t)options->requests_a_turn,
+		/* memcached's default would cut every deep pipeline into batches of 20; the batch itself is bound enough. */
+		.requests_a_turn = options->given[OPTION_NUMBER_requests_a_turn] ? (uint32_t)options->requests_a_turn : 0,
 		.flush_allowed = !options->flush_off,
 		.strict = options->strict_protocol == 1,
 		.version = SERVER_VERSION,

@@ -348,15 +348,15 @@ store_pieces(const struct store *store, const struct store_view *view, struct sl
 uint32_t
 store_expiry(uint64_t unix_ns, int64_t exptime)
 {
-	int32_t seconds = (int32_t)exptime; /* memcached's width: 2^32 - 1 is -1 */
-
-	if (seconds == 0)
+	if (exptime == 0)
 		return 0;
-	if (seconds < 0)
+	if (exptime < 0)
 		return EXPIRED_LONG_AGO;
-	if (seconds <= RELATIVE_MAX_S)
-		return (uint32_t)((unix_ns + (uint64_t)seconds * 1000000000u + 999999999u) / 1000000000u);
-	return (uint32_t)seconds <= unix_ns / 1000000000u ? EXPIRED_LONG_AGO : (uint32_t)seconds;
+	if (exptime <= RELATIVE_MAX_S)
+		return (uint32_t)((unix_ns + (uint64_t)exptime * 1000000000u + 999999999u) / 1000000000u);
+	if (exptime > UINT32_MAX)
+		exptime = UINT32_MAX;
+	return (uint64_t)exptime <= unix_ns / 1000000000u ? EXPIRED_LONG_AGO : (uint32_t)exptime;
 }
 
 int64_t
