@@ -14,8 +14,6 @@
 
 #define UNIT_BYTES sizeof(struct bucket_unit)
 #define UNIT_NUMBER_MAX ((1u << 31) - 1)
-#define TOUCH_AHEAD_BYTES (256u << 10)
-#define PAGE_BYTES 4096u
 
 static void
 stack_push(struct index *index, _Atomic uint64_t *stack, uint32_t unit)
@@ -84,25 +82,6 @@ unit_borrow(struct index *index)
 	}
 	atomic_fetch_add_explicit(&index->units_in_chains, 1, memory_order_relaxed);
 	return unit;
-}
-
-void
-chain_touch_ahead(struct index *index)
-{
-	uint64_t made = atomic_load_explicit(&index->units_made, memory_order_relaxed);
-	uint64_t used = atomic_load_explicit(&index->space_used, memory_order_relaxed);
-
-	if (index->units_touched < made)
-		index->units_touched = made;
-	if (used + TOUCH_AHEAD_BYTES + PAGE_BYTES > index->area_bytes)
-		return;
-	while (index->units_touched < made + TOUCH_AHEAD_BYTES / UNIT_BYTES) {
-		index->units_touched += PAGE_BYTES / UNIT_BYTES;
-		struct bucket_unit *at =
-			bucket_unit_at(&index->table, (uint32_t)index->units_touched);
-
-		atomic_fetch_or_explicit(&at->entries[1], 0, memory_order_relaxed);
-	}
 }
 
 void

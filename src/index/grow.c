@@ -217,9 +217,8 @@ index_split(struct index *index, unsigned writer)
 
 	if (!index_take_space(index, sizeof *high))
 		return false;
-	/* The page comes here, not under the locks. */
+	/* If its page isn't there yet (see index_touch_ahead), it comes here, not under the locks. */
 	atomic_fetch_or_explicit(&high->header, 0, memory_order_relaxed);
-	chain_touch_ahead(index);
 	split_prefetch(index, old + 1);
 
 	bucket_lock(low);

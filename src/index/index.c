@@ -10,6 +10,8 @@
 
 #define BUCKETS_MIN 64u
 #define HUGE_BYTES (2ull << 20)
+#define PAGE_BYTES 4096u
+#define AHEAD_BYTES (1ull << 20) /* 16384 splits */
 #define BITS_MAX 29 /* buckets at the start; homes and tags leave plenty of the hash's bits */
 #define AREA_BYTES_MAX                                                                             \
 	(32ull << 30) /* three thousand million entries; units' numbers have 31 bits */
@@ -275,6 +277,39 @@ index_walk(struct index *index, unsigned writer, bool (*visit)(void *context, ui
 		}
 		bucket_unlock(bucket, false);
 	}
+}
+
+/* The next pages of one end of the area, of which 'used' bytes are in use. */
+static void
+touch_end(struct index *index, _Atomic uint64_t *touched, uint64_t used, bool units)
+{
+	uint64_t goal = round_up(used + AHEAD_BYTES, HUGE_BYTES);
+	uint64_t at = atomic_load_explicit(touched, memory_order_relaxed);
+	uint64_t space = atomic_load_explicit(&index->space_used, memory_order_relaxed);
+
+	at = at > used ? at : used / PAGE_BYTES * PAGE_BYTES;
+	goal = goal < at + HUGE_BYTES ? goal : at + HUGE_BYTES;
+	/* No further when the ends are near each other. */
+	if (at >= goal || space + goal - used > index->area_bytes)
+		return;
+	for (; at < goal; at += PAGE_BYTES) {
+		uint8_t *page = units ? index->area + index->area_bytes - at - PAGE_BYTES
+				      : index->area + at;
+
+		/* Changes nothing, whatever stands there by now. */
+		atomic_fetch_or_explicit((_Atomic uint64_t *)(void *)page, 0, memory_order_relaxed);
+	}
+	atomic_store_explicit(touched, at, memory_order_relaxed);
+}
+
+void
+index_touch_ahead(struct index *index)
+{
+	uint64_t count = atomic_load_explicit(&index->table.count, memory_order_relaxed);
+	uint64_t made = atomic_load_explicit(&index->units_made, memory_order_relaxed);
+
+	touch_end(index, &index->buckets_touched, count * sizeof(struct bucket), false);
+	touch_end(index, &index->units_touched, made * sizeof(struct bucket_unit), true);
 }
 
 uint64_t

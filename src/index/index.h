@@ -267,6 +267,13 @@ bool index_grow(struct index *index, unsigned splits, unsigned writer);
  */
 void index_reclaim_units(struct index *index);
 
+/*
+ * Makes resident what growth will need next, at most a huge page of buckets and one of units a
+ * call: clearing one can take a millisecond, which nobody who inserts or helps should wait for.
+ * Called by the background thread before it grows.
+ */
+void index_touch_ahead(struct index *index);
+
 struct index_stats {
 	uint64_t entries;
 	uint64_t buckets;

@@ -53,7 +53,8 @@ struct index {
 	_Atomic uint32_t tags_exhausted;
 	_Atomic uint64_t splits;
 	_Atomic uint64_t split_ns_max;
-	uint64_t units_touched; /* units whose pages are there */
+	/* Bytes from the area's beginning and from its end whose pages are there. */
+	_Atomic uint64_t buckets_touched, units_touched;
 	uint64_t scratch[INDEX_SPLIT_SCRATCH];
 
 	struct index_writer writers[INDEX_WRITERS];
@@ -144,11 +145,5 @@ void chain_drop(struct index *index, struct bucket *bucket);
 
 /* Takes bytes of the area; false when it is full. */
 bool index_take_space(struct index *index, uint64_t bytes);
-
-/*
- * Makes the pages of the next few units resident, so that those who insert needn't. The growing
- * thread only.
- */
-void chain_touch_ahead(struct index *index);
 
 #endif

@@ -206,6 +206,8 @@ store_background_grow(struct store_thread *thread)
 	struct store *store = thread->store;
 	bool more;
 
+	if (store->options.growth)
+		index_touch_ahead(store->index);
 	more = store->options.growth && index_grow(store->index, SPLITS_BACKGROUND, thread->number);
 	index_reclaim_units(store->index);
 	report_index_bytes(store);

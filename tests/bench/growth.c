@@ -44,8 +44,9 @@ struct bench {
 	uint64_t count;
 	unsigned threads, help;
 	_Atomic uint32_t inserting;
-	uint64_t split_cpu_ns; /* the growing thread's longest */
-	uint64_t own_ns;       /* the machine's own longest gap */
+	uint64_t split_cpu_ns;		       /* the growing thread's longest */
+	uint64_t split_by_log[BUCKETS_OF_LOG]; /* its splits that took less than 2^i ns of CPU */
+	uint64_t own_ns;		       /* the machine's own longest gap */
 };
 
 struct inserter {
@@ -171,9 +172,14 @@ grow(void *context)
 		uint64_t began_ns = cpu_ns();
 		bool more = index_grow(bench->index, 1, THREADS_MAX);
 
-		bench->split_cpu_ns = longer(bench->split_cpu_ns, cpu_ns() - began_ns);
+		uint64_t took_ns = cpu_ns() - began_ns;
+
+		bench->split_cpu_ns = longer(bench->split_cpu_ns, took_ns);
+		bench->split_by_log[took_ns == 0 ? 0 : hd_log2(took_ns) + 1]++;
 		if (!more || turn % 4096 == 0)
 			index_reclaim_units(bench->index);
+		if (!more || turn % 64 == 0)
+			index_touch_ahead(bench->index);
 		if (more && turn % 64 != 0)
 			continue;
 		rcu_thread_offline();
@@ -262,22 +268,34 @@ look_up(const struct bench *bench)
 }
 
 static void
+print_over(const char *what, const uint64_t *by_log)
+{
+	uint64_t over[3] = {0, 0, 0};
+
+	for (unsigned log = 0; log < BUCKETS_OF_LOG; log++) {
+		over[0] += log > 14 ? by_log[log] : 0;
+		over[1] += log > 17 ? by_log[log] : 0;
+		over[2] += log > 20 ? by_log[log] : 0;
+	}
+	printf("%s over 16 us: %" PRIu64 ", over 131 us: %" PRIu64 ", over 1049 us: %" PRIu64 "\n",
+		what, over[0], over[1], over[2]);
+}
+
+static void
 report(const struct bench *bench, const struct inserter *inserters, uint64_t took_ns,
 	double average)
 {
 	struct index_stats stats;
-	uint64_t longest_ns = 0, help_ns = 0, help_cpu_ns = 0, preempted = 0, over[3] = {0, 0, 0};
+	uint64_t longest_ns = 0, help_ns = 0, help_cpu_ns = 0, preempted = 0,
+		 inserted[BUCKETS_OF_LOG] = {0};
 
 	for (unsigned i = 0; i < bench->threads; i++) {
 		longest_ns = longer(longest_ns, inserters[i].longest_ns);
 		help_ns = longer(help_ns, inserters[i].longest_help_ns);
 		help_cpu_ns = longer(help_cpu_ns, inserters[i].longest_help_cpu_ns);
 		preempted += inserters[i].preempted;
-		for (unsigned log = 0; log < BUCKETS_OF_LOG; log++) {
-			over[0] += log > 14 ? inserters[i].by_log[log] : 0;
-			over[1] += log > 17 ? inserters[i].by_log[log] : 0;
-			over[2] += log > 20 ? inserters[i].by_log[log] : 0;
-		}
+		for (unsigned log = 0; log < BUCKETS_OF_LOG; log++)
+			inserted[log] += inserters[i].by_log[log];
 	}
 	index_get_stats(bench->index, &stats);
 	printf("%" PRIu64 " entries in %.2f s, %.2f M/s; %" PRIu64 " buckets from %" PRIu64
@@ -294,9 +312,9 @@ report(const struct bench *bench, const struct inserter *inserters, uint64_t too
 		(double)stats.split_ns_max / 1e3, (double)bench->split_cpu_ns / 1e3,
 		(double)longest_ns / 1e3, (double)help_ns / 1e3, (double)help_cpu_ns / 1e3,
 		(double)bench->own_ns / 1e3);
-	printf("insertions over 16 us: %" PRIu64 ", over 131 us: %" PRIu64
-	       ", over 1049 us: %" PRIu64 "; preempted %" PRIu64 " times\n",
-		over[0], over[1], over[2], preempted);
+	print_over("insertions", inserted);
+	print_over("splits (CPU)", bench->split_by_log);
+	printf("inserting threads were preempted %" PRIu64 " times\n", preempted);
 	check(stats.entries == bench->count && stats.growth_stopped == 0);
 }
 

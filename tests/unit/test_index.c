@@ -355,6 +355,7 @@ full_area_refuses_and_recovers(void **state)
 	assert_int_equal(stats_of(index).growth_stopped, 1);
 	assert_false(index_wants_growth(index));
 	assert_false(index_grow(index, 1, 0));
+	index_touch_ahead(index);
 
 	index_lock(index, 3, 0, &locked);
 	_Atomic uint64_t *slot;
@@ -388,6 +389,7 @@ growth_keeps_every_entry(void **state)
 		hashes[i] = spread(i);
 		assert_true(insert(index, i, 1));
 		while (index_wants_growth(index)) {
+			index_touch_ahead(index);
 			index_grow(index, 1, 0);
 			splits++;
 		}
