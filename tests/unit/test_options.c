@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include "base/options.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define ARGUMENTS_MAX 32
+
+/* Splits 'line' at spaces; gives what options_parse gave. */
+static bool
+parse(struct options *options, const char *line, char error[OPTIONS_ERROR_MAX])
+{
+	char copy[1024], *argv[ARGUMENTS_MAX], *place = NULL;
+	int argc = 0;
+	bool fine;
+
+	snprintf(copy, sizeof copy, "halcyond %s", line);
+	for (char *word = strtok_r(copy, " ", &place); word; word = strtok_r(NULL, " ", &place))
+		argv[argc++] = word;
+	argv[argc] = NULL;
+	options_init(options);
+	error[0] = 0;
+	fine = options_parse(options, argc, argv, error);
+	return fine;
+}
+
+static void
+must(struct options *options, const char *line)
+{
+	char error[OPTIONS_ERROR_MAX];
+
+	if (!parse(options, line, error))
+		fail_msg("'%s' was refused: %s", line, error);
+}
+
+/* Refused, with one line that names 'what'. */
+static void
+must_not(const char *line, const char *what)
+{
+	struct options options;
+	char error[OPTIONS_ERROR_MAX];
+
+	if (parse(&options, line, error))
+		fail_msg("'%s' was accepted", line);
+	if (!strstr(error, what) || strchr(error, '\n'))
+		fail_msg("'%s' is refused by '%s', which doesn't name '%s'", line, error, what);
+	options_free(&options);
+}
+
+static void
+test_defaults(void **state)
+{
+	struct options options;
+
+	(void)state;
+	must(&options, "");
+	assert_int_equal(options.port, 11211);
+	assert_int_equal(options.udp_port, 0);
+	assert_int_equal(options.memory, 64);
+	assert_int_equal(options.connections_max, 1024);
+	assert_int_equal(options.threads, 4);
+	assert_int_equal(options.value_bytes_max, 1048576);
+	assert_int_equal(options.unix_mask, 0700);
+	assert_string_equal(options.listen, "127.0.0.1,::1");
+	assert_true(options.connections_refuse);
+	assert_null(options.unix_socket);
+	assert_false(options.given[OPTION_NUMBER_port]);
+	options_free(&options);
+}
+
+/* Every row's default is written as an operator could write it. */
+static void
+test_defaults_can_be_given(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < OPTION_TABLE_SIZE; i++) {
+		const struct option_row *row = &options_table()[i];
+		struct options options, given;
+		char line[256], before[64], after[64];
+
+		if (!*row->value || row->state == OPTION_LATER || row->kind == OPTION_LIST)
+			continue;
+		snprintf(line, sizeof line, "--%s=%s", row->name, row->value);
+		must(&options, "");
+		must(&given, line);
+		options_format(&options, row, before, sizeof before);
+		options_format(&given, row, after, sizeof after);
+		assert_string_equal(before, after);
+		assert_true(given.given[i]);
+		options_free(&options);
+		options_free(&given);
+	}
+}
+
+static void
+test_forms(void **state)
+{
+	struct options options;
+
+	(void)state;
+	must(&options, "-p 1 -U2 -vvv -m128 -l ::1 -l 127.0.0.1:5 -I 2m -MCF -c10");
+	assert_int_equal(options.port, 1);
+	assert_int_equal(options.udp_port, 2);
+	assert_int_equal(options.verbose, 3);
+	assert_int_equal(options.memory, 128);
+	assert_string_equal(options.listen, "::1,127.0.0.1:5");
+	assert_int_equal(options.value_bytes_max, 2 << 20);
+	assert_true(options.evictions_off && options.cas_off && options.flush_off);
+	assert_int_equal(options.connections_max, 10);
+	options_free(&options);
+	must(&options, "--port=7 --memory-limit 100 --disable-cas --no-maxconns-fast --protocol binary -D # -u nobody");
+	assert_int_equal(options.port, 7);
+	assert_int_equal(options.memory, 100);
+	assert_true(options.cas_off);
+	assert_false(options.connections_refuse);
+	assert_int_equal(options.protocol, 2);
+	assert_string_equal(options.prefix_delimiter, "#");
+	assert_string_equal(options.user, "nobody");
+	options_free(&options);
+}
+
+static void
+test_extended(void **state)
+{
+	struct options options;
+
+	(void)state;
+	must(&options, "-o modern,idle_timeout=3 -oslab_automove,no_lru_crawler -o no_maxconns_fast,,hash_algorithm=jenkins "
+		       "-o slab_automove=2,no_slab_automove,relaxed_privileges,no_drop_privileges,strict_protocol=close");
+	assert_int_equal(options.idle_timeout_s, 3);
+	assert_false(options.lru_crawler);
+	assert_false(options.connections_refuse);
+	assert_int_equal(options.slab_automove, 0);
+	assert_int_equal(options.strict_protocol, 1);
+	assert_true(options.relaxed_privileges);
+	options_free(&options);
+	must_not("-o nosuch", "nosuch");
+	must_not("-o idle_timeout", "idle-timeout");
+	must_not("-o idle_timeout=x", "idle-timeout");
+	must_not("-o slab_automove=3", "slab-automove");
+}
+
+static void
+test_refusals(void **state)
+{
+	(void)state;
+	must_not("-t 0", "between 1 and 128");
+	must_not("-c 0", "--conn-limit");
+	must_not("-c -1", "--conn-limit");
+	must_not("-I 1000", "1024");
+	must_not("-I 1025m", "1073741824");
+	must_not("-I 256m", "half");
+	must_not("-I 18446744073709551615g", "--max-item-size");
+	must_not("-m 0", "--memory-limit");
+	must_not("-m 64k", "--memory-limit");
+	must_not("-m", "needs a value");
+	must_not("-B http", "auto|ascii|binary");
+	must_not("-a 888", "octal");
+	must_not("-f 1", "--slab-growth-factor");
+	must_not("-f nan", "--slab-growth-factor");
+	must_not("-D ::", "one character");
+	must_not("-p 65536", "--port");
+	must_not("-z", "-z");
+	must_not("--nosuch=1", "--nosuch");
+	must_not("word", "word");
+}
+
+/* What memcached has and this daemon not yet. */
+static void
+test_later(void **state)
+{
+	(void)state;
+	must_not("-S", "--enable-sasl");
+	must_not("-Y /tmp/users", "--auth-file");
+	must_not("-e /tmp/file", "--memory-file");
+	must_not("-Z", "--enable-ssl");
+	must_not("-o ext_path=/tmp/x:1g", "ext-*");
+	must_not("-o ssl_key=/tmp/x", "ssl-*");
+	must_not("-o proxy_config=/tmp/x", "proxy-*");
+}
+
+static void
+write_file(const char *path, const char *text)
+{
+	FILE *file = fopen(path, "w");
+
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+}
+
+static void
+test_file(void **state)
+{
+	char path[] = "/tmp/halcyon-options-XXXXXX", line[128];
+	struct options options;
+
+	(void)state;
+	assert_true(close(mkstemp(path)) == 0);
+	write_file(path, "# a comment\n\nport = 5\n  threads 3\nmemory_limit=100\ndisable-cas\nlisten = ::1\nlisten 127.0.0.1\n");
+	snprintf(line, sizeof line, "--config %s -m 128", path);
+	must(&options, line);
+	assert_int_equal(options.port, 5);
+	assert_int_equal(options.threads, 3);
+	assert_int_equal(options.memory, 128);
+	assert_true(options.cas_off);
+	assert_string_equal(options.listen, "::1,127.0.0.1");
+	assert_true(options.given[OPTION_NUMBER_port]);
+	options_free(&options);
+	/* A list of the command line replaces the file's. */
+	snprintf(line, sizeof line, "--config=%s -l 10.0.0.1", path);
+	must(&options, line);
+	assert_string_equal(options.listen, "10.0.0.1");
+	options_free(&options);
+	snprintf(line, sizeof line, "--config=%s", path);
+	write_file(path, "port = 5\nnosuch = 1\n");
+	must_not(line, "line 2: there is no option 'nosuch'");
+	write_file(path, "\nthreads = 0\n");
+	must_not(line, "line 2");
+	write_file(path, "threads\n");
+	must_not(line, "threads needs a value");
+	unlink(path);
+	must_not(line, path);
+}
+
+/* -h says which of memcached's own tests may run: words of features that aren't there must not be in it. */
+static void
+test_help(void **state)
+{
+	static const char *const not_there[] = {"sasl", "ext_path", "proxy_config", "enable-ssl", "no_drop_privileges"};
+	char *text = NULL;
+	size_t size = 0;
+	FILE *file = open_memstream(&text, &size);
+
+	(void)state;
+	options_print_help(file);
+	assert_int_equal(fclose(file), 0);
+	assert_non_null(strstr(text, "unix-socket"));
+	for (size_t i = 0; i < sizeof not_there / sizeof *not_there; i++)
+		assert_null(strcasestr(text, not_there[i]));
+	for (size_t i = 0; i < OPTION_TABLE_SIZE; i++)
+		if (options_table()[i].state != OPTION_LATER)
+			assert_non_null(strstr(text, options_table()[i].name));
+	free(text);
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_defaults), cmocka_unit_test(test_defaults_can_be_given),
+		cmocka_unit_test(test_forms),	 cmocka_unit_test(test_extended),
+		cmocka_unit_test(test_refusals), cmocka_unit_test(test_later),
+		cmocka_unit_test(test_file),	 cmocka_unit_test(test_help),
+	};
+
+	return cmocka_run_group_tests_name("options", tests, NULL, NULL);
+}
