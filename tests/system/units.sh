@@ -45,6 +45,17 @@ for unit in halcyond.service halcyond@.service halcyond.socket; do
 	result "$unit has no placeholder and no end-of-line comment" $?
 done
 
+# The command of the unit, with its configuration file.
+confs=$(dirname "$(find "$root" -name halcyond.conf)")
+"$(find "$root" -name halcyond -type f)" --config "$confs/halcyond.conf" --check-config
+result "the installed configuration is accepted" $?
+echo "port = nowhere" > "$confs/halcyond.conf"
+! "$(find "$root" -name halcyond -type f)" --config "$confs/halcyond.conf" --check-config 2> "$root/check.log"
+result "--check-config refuses a wrong one" $?
+make -s -C "$top_builddir" install DESTDIR="$root" >> "$root/install.log" 2>&1
+grep -q nowhere "$confs/halcyond.conf"
+result "make install leaves a configuration alone" $?
+
 # verify looks for the programs of ExecStart: name those of the installation.
 work=$root/verify
 mkdir "$work"
