@@ -47,10 +47,11 @@ done
 
 # The command of the unit, with its configuration file.
 confs=$(dirname "$(find "$root" -name halcyond.conf)")
-"$(find "$root" -name halcyond -type f)" --config "$confs/halcyond.conf" --check-config
+"$(find "$root" -name halcyond -type f)" --config "$confs/halcyond.conf" --check-config -u nobody
 result "the installed configuration is accepted" $?
 echo "port = nowhere" > "$confs/halcyond.conf"
-! "$(find "$root" -name halcyond -type f)" --config "$confs/halcyond.conf" --check-config 2> "$root/check.log"
+! "$(find "$root" -name halcyond -type f)" --config "$confs/halcyond.conf" --check-config -u nobody 2> "$root/check.log" &&
+	grep -q port "$root/check.log"
 result "--check-config refuses a wrong one" $?
 make -s -C "$top_builddir" install DESTDIR="$root" >> "$root/install.log" 2>&1
 grep -q nowhere "$confs/halcyond.conf"
