@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MEMORY_BYTES_MIN (16ull << 20)
+#define MEMORY_BYTES_MIN (2ull << 20)
 #define VALUE_MAX	 4096
 
 /* Titles of sections stand in an array of their own, by the line of the file that they were written on. */

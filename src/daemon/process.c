@@ -79,8 +79,8 @@ process_prepare(struct options *options)
 		return EX_CANTCREAT;
 	}
 	say_unused(options);
-	if (options->memory < 16)
-		log_notice("-m %llu: works as 16 megabytes, the least that there can be", (unsigned long long)options->memory);
+	if (options->memory < 2)
+		log_notice("-m %llu: works as 2 megabytes, the least that there can be", (unsigned long long)options->memory);
 	if (geteuid() == 0 && !options->user) {
 		log_error("option -u (--user): refusing to run as root without it; '-u root' says that root is meant");
 		return EX_USAGE;

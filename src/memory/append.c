@@ -264,22 +264,25 @@ want_more(struct memory *memory)
 	atomic_store_explicit(&memory->boost, boost < most ? boost : most, memory_order_relaxed);
 }
 
-enum memory_status
-memory_body_borrow(struct memory_thread *thread, uint32_t now_s, uint32_t *segment)
+static void
+tell_bodies_starved(struct memory *memory)
+{
+	if (atomic_exchange(&memory->bodies_starved, false) && memory->options.wake)
+		memory->options.wake(memory->options.wake_context);
+}
+
+static enum memory_status
+borrow_body(struct memory_thread *thread, uint32_t now_s, uint32_t bound, uint32_t *segment)
 {
 	struct memory *memory = thread->memory;
-	uint32_t bound = READ(memory->allowed) / 8;
 
-	if (bound < body_count_max(memory))
-		bound = body_count_max(memory);
 	if (atomic_fetch_add(&memory->bodies_unfinished, 1) >= bound) {
 		atomic_fetch_sub(&memory->bodies_unfinished, 1);
 		COUNT(memory->waits, 1);
 		atomic_store(&memory->starved, true);
 		return MEMORY_WAIT;
 	}
-	*segment = pool_take(
-		memory, TAKER_WORKER, SEGMENT_BODY, PROBATION, memory_epoch(memory), now_s);
+	*segment = pool_take(memory, TAKER_WORKER, SEGMENT_BODY, PROBATION, memory_epoch(memory), now_s);
 	if (*segment)
 		return MEMORY_OK;
 	atomic_fetch_sub(&memory->bodies_unfinished, 1);
@@ -287,13 +290,28 @@ memory_body_borrow(struct memory_thread *thread, uint32_t now_s, uint32_t *segme
 	return no_segment(memory);
 }
 
+enum memory_status
+memory_body_borrow(struct memory_thread *thread, uint32_t now_s, uint32_t *segment)
+{
+	uint32_t bound = READ(thread->memory->allowed) / 8;
+
+	if (bound < body_count_max(thread->memory))
+		bound = body_count_max(thread->memory);
+	return borrow_body(thread, now_s, bound, segment);
+}
+
+enum memory_status
+memory_body_borrow_copy(struct memory_thread *thread, uint32_t now_s, uint32_t *segment)
+{
+	return borrow_body(thread, now_s, UINT32_MAX, segment);
+}
+
 /* Who waits for unfinished bodies to become fewer is told. */
 static void
 unfinished_less(struct memory *memory, uint32_t count)
 {
 	atomic_fetch_sub(&memory->bodies_unfinished, count);
-	if (atomic_exchange(&memory->starved, false) && memory->options.wake)
-		memory->options.wake(memory->options.wake_context);
+	tell_bodies_starved(memory);
 }
 
 void

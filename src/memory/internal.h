@@ -114,7 +114,7 @@ struct job {
 	 * Merging: reads as seen when scoring, one byte an item in the order of the walk; bytes
 	 * by score; what fits.
 	 */
-	uint32_t items, item;
+	uint32_t item;
 	uint64_t weight[SCORES];
 	unsigned threshold;	  /* scores above stay */
 	uint64_t threshold_bytes; /* so many bytes of this very score stay too */
@@ -155,8 +155,9 @@ struct memory {
 	_Atomic uint32_t generation_count[GENERATIONS]; /* open and sealed */
 	_Atomic uint32_t bodies_count, bodies_unfinished, pinned_count;
 	_Atomic uint32_t generation_bodies[GENERATIONS];
-	_Atomic bool exhausted; /* reclaim found nothing to free */
-	_Atomic bool starved;	/* somebody waits for a segment */
+	_Atomic bool exhausted;	     /* reclaim found nothing to free */
+	_Atomic bool starved;	     /* somebody waits for a segment */
+	_Atomic bool bodies_starved; /* somebody waits for unfinished bodies to become fewer */
 	_Atomic bool woken;
 	_Atomic bool held_ready;
 
@@ -215,6 +216,8 @@ int64_t pool_free_count(const struct memory *memory);
 /* True when all uses of the segment from before it was sealed are over. */
 bool pool_settled(const struct memory *memory, uint32_t segment);
 void pool_wake(struct memory *memory);
+/* Wakes who waits for a segment, if anybody does. */
+void pool_tell_starved(struct memory *memory);
 /*
  * Nothing can be freed: who waits for a segment is told. Until something changes reclaim doesn't
  * try to compact.

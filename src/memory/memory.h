@@ -160,6 +160,11 @@ uint64_t memory_large_min(const struct memory *memory);
  * (after a grace period). expiry is the item's, so that dead bodies are known.
  */
 enum memory_status memory_body_borrow(struct memory_thread *thread, uint32_t now_s, uint32_t *segment);
+/*
+ * The same for a copy that is made and published, or given back, within the turn. It has no bound of its own: an append holds
+ * its upload's segments while it asks for those of the whole value, and two such could wait for each other for ever.
+ */
+enum memory_status memory_body_borrow_copy(struct memory_thread *thread, uint32_t now_s, uint32_t *segment);
 void memory_body_publish(struct memory *memory, const uint32_t *segments, uint32_t count);
 void memory_body_release(struct memory *memory, const uint32_t *segments, uint32_t count, bool published);
 

@@ -174,8 +174,8 @@ pool_wake(struct memory *memory)
 		memory->options.wake(memory->options.wake_context);
 }
 
-static void
-tell_starved(struct memory *memory)
+void
+pool_tell_starved(struct memory *memory)
 {
 	if (atomic_exchange(&memory->starved, false) && memory->options.wake)
 		memory->options.wake(memory->options.wake_context);
@@ -185,7 +185,7 @@ void
 pool_set_exhausted(struct memory *memory)
 {
 	atomic_store(&memory->exhausted, true);
-	tell_starved(memory);
+	pool_tell_starved(memory);
 }
 
 /* --- free segments -------------------------------------------------------------------------- */
@@ -468,7 +468,7 @@ pool_free_ready(struct memory *memory)
 		pool_trim(memory);
 	if (freed && pool_free_count(memory) > 0) {
 		atomic_store(&memory->exhausted, false);
-		tell_starved(memory);
+		pool_tell_starved(memory);
 	}
 	return freed;
 }

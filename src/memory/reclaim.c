@@ -99,6 +99,13 @@ start_dead(struct memory *memory, uint32_t now_s, bool *young)
 	       start(memory, JOB_CLEAR, MEMORY_EXPIRED, segment, young);
 }
 
+/* Sealed before it was full, by age: where little is written such segments would be all of memory. */
+static bool
+sparse(const struct memory *memory, uint32_t segment)
+{
+	return atomic_load(&segment_at(memory, segment)->capacity) == memory->segment_bytes;
+}
+
 /*
  * The one with the lowest live share. Without eviction every dead sixteenth counts; with it,
  * merging does the rest. Measured with memory_hits 1.0 16 200000 1000000 30 (and 60), misses and
@@ -109,6 +116,7 @@ static bool
 start_compact(struct memory *memory, bool *young)
 {
 	unsigned least_garbage = memory->options.evict ? 6 : 1;
+	const struct segment_face *faces = memory->faces;
 
 	if (!memory->options.evict && atomic_load(&memory->exhausted))
 		return false;
@@ -116,10 +124,8 @@ start_compact(struct memory *memory, bool *young)
 		uint32_t segment = memory->garbage[garbage].first;
 
 		for (unsigned n = LOOK_AT; segment && n > 0; n--) {
-			bool probation = READ(memory->faces[segment].generation) == PROBATION;
-
-			/* Probation's turn comes soon enough when things are evicted. */
-			if (!(probation && memory->options.evict) &&
+			if ((!memory->options.evict || READ(faces[segment].generation) == MAIN ||
+				    sparse(memory, segment)) &&
 				start(memory, JOB_COMPACT, MEMORY_EVICTED, segment, young))
 				return true;
 			segment = segment_at(memory, segment)->sharing.next;
@@ -150,7 +156,7 @@ start_merge(struct memory *memory, bool *young)
 
 	memory->job = (struct job){.kind = JOB_NONE, .reason = MEMORY_EVICTED};
 	for (unsigned n = LOOK_AT + width;
-		segment && n > 0 && weight < width && memory->job.count < width; n--) {
+		segment && n > 0 && (weight < width || memory->job.count < 2); n--) {
 		uint32_t next = segment_at(memory, segment)->age.next;
 
 		if (!pool_settled(memory, segment)) {
@@ -281,8 +287,11 @@ seal_everything(struct memory *memory, uint32_t now_s)
 static bool
 nothing_left(struct memory *memory, uint32_t now_s)
 {
-	if (pool_free_count(memory) >= pool_target(memory))
+	if (pool_free_count(memory) >= pool_target(memory)) {
+		/* Who failed while these came free may have been too late to be told. */
+		pool_tell_starved(memory);
 		return false;
+	}
 	if (seal_everything(memory, now_s))
 		return true;
 	pool_set_exhausted(memory);

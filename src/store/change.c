@@ -164,8 +164,8 @@ copy_to_body(struct change *change, uint32_t *count)
 			size_t here;
 
 			if (used == segment_bytes) {
-				enum memory_status status = memory_body_borrow(thread->memory, thread->now_s,
-									       &thread->segments[*count]);
+				enum memory_status status = memory_body_borrow_copy(thread->memory, thread->now_s,
+										    &thread->segments[*count]);
 
 				if (status != MEMORY_OK) {
 					memory_body_release(store->memory, thread->segments, *count, false);
