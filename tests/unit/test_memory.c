@@ -320,6 +320,30 @@ test_no_eviction(void **state)
 	close_fixture(&f);
 }
 
+/*
+ * A worker that writes an item a minute has its segment sealed nearly empty each time. Nothing may leave for that while
+ * what lives is a fraction of memory.
+ */
+static void
+test_slow_writers(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	store_options(&f.options, &f.store, 4 * MIB, 2);
+	open_fixture(&f, 2000);
+	for (uint32_t key = 0; key < 2000; key++) {
+		assert_int_equal(set_at(&f, key % 2, key, 1000, 0, key % 5 == 0), MEMORY_OK);
+		atomic_fetch_add(&now_s, 61);
+		memory_turn_end(f.workers[0], now_s);
+		memory_turn_end(f.workers[1], now_s);
+	}
+	assert_int_equal(f.store.drops[MEMORY_EVICTED], 0);
+	assert_true(stats_of(&f).compacted_segments > 1000);
+	store_check(&f.store);
+	close_fixture(&f);
+}
+
 /* Values over half a segment: they come, are replaced, evicted and deleted whole. */
 static void
 test_large(void **state)
@@ -558,6 +582,7 @@ main(void)
 		cmocka_unit_test(test_expiry),
 		cmocka_unit_test(test_pins),
 		cmocka_unit_test(test_no_eviction),
+		cmocka_unit_test(test_slow_writers),
 		cmocka_unit_test(test_large),
 		cmocka_unit_test(test_limit),
 		cmocka_unit_test(test_shared_appenders),
