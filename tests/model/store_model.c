@@ -27,7 +27,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define THREADS 3
+#ifndef THREADS
+#define THREADS 3 /* more on a machine with more cores */
+#endif
 #define OWN_KEYS 3000
 #define SHARED_KEYS 16
 #define NOW_NS 1000000000000000ull
@@ -424,7 +426,7 @@ open_store(struct test *test)
 {
 	test->shadow = index_shadow_create(1 << 20);
 	test->store = store_create(&(struct store_options){
-		.limit_bytes = test->evict ? 6 << 20 : 32 << 20,
+		.limit_bytes = (test->evict ? 2ull : 11ull) * THREADS << 20,
 		.reserve_factor = 4,
 		.workers = THREADS,
 		.value_bytes_max = 1 << 20,
@@ -500,7 +502,6 @@ static void
 run(struct test *test)
 {
 	struct worker workers[THREADS + 2];
-	void *(*const bodies[])(void *) = {work, work, work, reclaim, grow};
 
 	memset(acknowledged, 0, sizeof acknowledged);
 	memset(incremented, 0, sizeof incremented);
@@ -517,7 +518,7 @@ run(struct test *test)
 		memset(worker->counters, 0, sizeof *worker->counters);
 		worker->thread = store_thread_create(test->store, i, worker->counters);
 		check(worker->thread);
-		check(pthread_create(&worker->pthread, NULL, bodies[i], worker) == 0);
+		check(pthread_create(&worker->pthread, NULL, i < THREADS ? work : i == THREADS ? reclaim : grow, worker) == 0);
 	}
 	for (unsigned i = 0; i < THREADS; i++)
 		pthread_join(workers[i].pthread, NULL);
