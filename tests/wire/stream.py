@@ -10,7 +10,7 @@ import transcript
 from transcript import Play, expected, render
 
 REPEATS = 100                           # pipelined repetitions of a case
-PIPELINE_BYTES_MAX = 4 << 20            # ... as long as all of them stay under this
+PIPELINE_BYTES_MAX = 2 << 20            # ... as long as all of them stay under this
 BYTEWISE_EDGE = 3000                    # longer writes: only the ends go byte by byte
 FILL_REPLY_MAX = 4096
 LONG_PAUSE = 0.5                        # seconds: such a pause is about the server's clock
@@ -60,6 +60,7 @@ class Stream:
         while view and not self.eof:
             try:
                 view = view[self.sock.send(view):]
+                end = time.monotonic() + self.timeout
                 continue
             except BlockingIOError:
                 pass
