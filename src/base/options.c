@@ -262,12 +262,8 @@ set_value(struct options *options, const struct option_row *row, const char *tex
 	char name[64];
 	size_t i = (size_t)(row - table);
 
-	if (row->state == OPTION_LATER) {
-		bool pattern = strchr(row->name, '*') != NULL;
-
-		return fail(error, "option %s%.*s is not there yet (%s)", pattern ? "group " : "", 64,
-			    pattern ? row->name : name_of(row, name), row->sentence);
-	}
+	if (row->state == OPTION_LATER)
+		return fail(error, "option %s is not there yet (%s)", name_of(row, name), row->sentence);
 	if (!store_value(options, row, text, options->given[i]))
 		return refuse_value(row, text, error);
 	options->given[i] = true;
@@ -341,6 +337,8 @@ set_extended_one(struct options *options, const char *item, size_t size, char *e
 
 	if (!row)
 		return fail(error, "option -o: there is no '%.*s'", (int)(name_size < 64 ? name_size : 64), item);
+	if (row->state == OPTION_LATER)
+		return fail(error, "option -o: %.*s is not there yet (%s)", (int)(name_size < 64 ? name_size : 64), item, row->sentence);
 	if (equals) {
 		if (size - name_size - 1 >= sizeof value)
 			return fail(error, "option -o: the value of %s is too long", row->name);
@@ -350,7 +348,7 @@ set_extended_one(struct options *options, const char *item, size_t size, char *e
 	} else if (strcmp(text, "no") == 0) {
 		/* memcached's no_slab_automove is slab_automove=0 */
 		text = row->kind == OPTION_FLAG ? "no" : "0";
-	} else if (row->state != OPTION_LATER) {
+	} else {
 		text = text_alone(row);
 		if (!text)
 			return fail(error, "option -o: %s needs a value", row->name);

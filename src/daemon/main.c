@@ -127,7 +127,6 @@ serve(const struct options *options, struct listeners *listeners, struct process
 		server_destroy(&server);
 		return EX_OSERR;
 	}
-	catch_signals();
 	if (port_file && !listeners_write_ports(listeners, port_file))
 		log_warning("cannot write %s: %s", port_file, strerror(errno));
 	say_ready(options, listeners, began_ns);
@@ -152,6 +151,7 @@ run(const struct options *options, uint64_t began_ns)
 	char error[LISTEN_ERROR_MAX];
 	int code = EX_OSERR;
 
+	catch_signals();
 	if (!listeners_open(&listeners, &listen, error)) {
 		log_error("%s", error);
 		return 1;

@@ -280,7 +280,6 @@ server_create(struct server *server, const struct options *options, struct liste
 {
 	pthread_condattr_t attributes;
 
-	memset(server, 0, sizeof *server);
 	server->options = options;
 	server->listeners = listeners;
 	server->worker_count = (unsigned)options->threads;

@@ -72,7 +72,7 @@ struct server {
 
 #define SERVER_VERSION "1.6.45" /* the memcached that is spoken; clients compare it, so digits and dots only */
 
-/* False with a line in the log. listeners and options outlive the server. */
+/* *server comes zeroed, but that it may have been told to stop. False with a line in the log. listeners and options outlive the server. */
 bool server_create(struct server *server, const struct options *options, struct listeners *listeners);
 /* Starts the threads. False with a line in the log. */
 bool server_start(struct server *server);
