@@ -143,7 +143,8 @@ class Playing(unittest.TestCase):
 
     def test_good(self):
         self.play("case a\n>> get x\\r\\n\n<< END\\r\\n\n", b"END\r\nMN\r\n")
-        self.play("case a\n>> get x\\r\\n\n<< END\\r\\n\n", b"END\r\n" * 100 + b"MN\r\n", False, True)
+        hundred = b"END\r\n" * 100 + b"MN\r\n"
+        self.play("case a\n>> get x\\r\\n\n<< END\\r\\n\n", hundred, False, True)
         self.play("case a\n>> quit\\r\\n\nclosed\n", b"", True)
 
     def test_bad(self):
