@@ -2,7 +2,7 @@
 /*
  * Bodies that don't fit a read buffer. Memory is lent as bytes arrive: chunks of 16 KiB, or for a value that will own
  * dedicated segments those segments themselves, so that it is never copied. Both are bounded; who finds none is parked, and
- * while anybody waits, uploads without progress for a second lose what they hold: their rest is swallowed and answered with an error.
+ * while anybody waits, uploads without progress for some seconds lose what they hold: their rest is swallowed and answered with an error.
  */
 #include "engine/internal.h"
 
@@ -19,6 +19,18 @@ list_append(struct engine *engine, struct upload *upload)
 	else
 		engine->upload_first = upload;
 	engine->upload_last = upload;
+}
+
+static void
+list_prepend(struct engine *engine, struct upload *upload)
+{
+	upload->previous = NULL;
+	upload->next = engine->upload_first;
+	if (engine->upload_first)
+		engine->upload_first->previous = upload;
+	else
+		engine->upload_last = upload;
+	engine->upload_first = upload;
 }
 
 static void
@@ -46,6 +58,10 @@ release_memory(struct engine *engine, struct upload *upload)
 		engine->upload_bytes -= (uint64_t)upload->piece_count * UPLOAD_CHUNK;
 	}
 	upload->piece_count = 0;
+	if (engine->favoured == upload)
+		engine->favoured = NULL;
+	if (engine->favoured_large == upload)
+		engine->favoured_large = NULL;
 }
 
 void
@@ -88,6 +104,7 @@ upload_begin(struct engine *engine, struct stream *stream, struct slot *slot)
 		.stream = stream,
 		.request = *request,
 		.progress_ns = engine->time.unix_ns,
+		.progress_turn = engine->turn,
 		.piece_room = (uint32_t)count,
 		.end_size = stream->parser.body_end,
 		.large = large,
@@ -108,6 +125,15 @@ upload_begin(struct engine *engine, struct stream *stream, struct slot *slot)
 	return true;
 }
 
+/* Uploads that each hold a part and wait for the rest would wait for ever: one of them may pass the bound. */
+static bool
+favour(struct upload **favoured, struct upload *upload)
+{
+	if (!*favoured)
+		*favoured = upload;
+	return *favoured == upload;
+}
+
 /* Finds room for the next bytes of the body. MEMORY_FULL: there is none and none will come. */
 static enum memory_status
 find_room(struct engine *engine, struct upload *upload)
@@ -119,15 +145,19 @@ find_room(struct engine *engine, struct upload *upload)
 
 	if (upload->large) {
 		uint32_t segment;
-		enum memory_status status = memory_body_borrow(store_thread_memory(engine->thread),
-							       engine->time.unix_s, &segment);
+		struct memory_thread *thread = store_thread_memory(engine->thread);
+		enum memory_status status = memory_body_borrow(thread, engine->time.unix_s, &segment);
+
+		if (status == MEMORY_WAIT && favour(&engine->favoured_large, upload))
+			status = memory_body_borrow_copy(thread, engine->time.unix_s, &segment);
 
 		if (status != MEMORY_OK)
 			return status;
 		upload->segments[upload->piece_count++] = segment;
 		room = memory_address(&engine->arena, segment, 0);
 	} else {
-		if (engine->upload_bytes + UPLOAD_CHUNK > engine->options.upload_bytes_max)
+		if (engine->upload_bytes + UPLOAD_CHUNK > engine->options.upload_bytes_max &&
+		    !favour(&engine->favoured, upload))
 			return MEMORY_WAIT;
 		room = malloc(UPLOAD_CHUNK);
 		if (!room)
@@ -154,12 +184,17 @@ abort_upload(struct engine *engine, struct upload *upload)
 static void
 park(struct engine *engine, struct stream *stream)
 {
-	stream->parked_next = NULL;
-	if (engine->parked_last)
-		engine->parked_last->parked_next = stream;
-	else
+	/* The favoured one, whom nobody has to wait for, goes first. */
+	bool first = stream->upload == engine->favoured_large;
+
+	stream->upload->parked = true;
+	stream->parked_next = first ? engine->parked_first : NULL;
+	if (first || !engine->parked_first)
 		engine->parked_first = stream;
-	engine->parked_last = stream;
+	else
+		engine->parked_last->parked_next = stream;
+	if (!first || !engine->parked_last)
+		engine->parked_last = stream;
 	atomic_fetch_add_explicit(engine->options.upload_waiters, 1, memory_order_relaxed);
 	counter_add(&engine->counters->uploads_parked, 1);
 }
@@ -173,7 +208,10 @@ took(struct engine *engine, struct upload *upload, size_t n)
 	upload->received += n;
 	stream->sink += n;
 	stream->sink_size -= n;
+	if (upload->waited)
+		return;
 	upload->progress_ns = engine->time.unix_ns;
+	upload->progress_turn = engine->turn;
 	list_remove(engine, upload);
 	list_append(engine, upload);
 }
@@ -229,14 +267,21 @@ upload_advance(struct engine *engine, struct stream *stream, struct slot *slot)
 		size_t filled = stream->sink_filled;
 
 		stream->sink_filled = 0;
+		upload->waited = false;
 		took(engine, upload, filled);
 	}
 	while (upload->received < upload->request.body_size && !upload->aborted) {
 		size_t n;
 
 		if (stream->sink_size == 0) {
-			enum memory_status status = find_room(engine, upload);
+			uint64_t left = upload->request.body_size - upload->received;
+			enum memory_status status;
 
+			if (upload->piece_count == 0 && stream->input_size < left && stream->input_size < UPLOAD_FIRST) {
+				stream->wanted = UPLOAD_FIRST;
+				return UPLOAD_MORE;
+			}
+			status = find_room(engine, upload);
 			if (status == MEMORY_WAIT) {
 				park(engine, stream);
 				return UPLOAD_PARKED;
@@ -258,20 +303,27 @@ upload_advance(struct engine *engine, struct stream *stream, struct slot *slot)
 	return upload->aborted ? skip_aborted(engine, upload, slot) : finish(engine, upload, slot);
 }
 
-/* Takes memory of this kind back from the upload that has been without progress longest, if for a second. */
+/* Takes memory of this kind back from the uploads that have been without progress for long. True if there was any. */
 static bool
 abort_stalled(struct engine *engine, bool large)
 {
+	bool any = false;
+
 	for (struct upload *upload = engine->upload_first; upload; upload = upload->next) {
-		if (engine->time.unix_ns - upload->progress_ns < UPLOAD_STALL_NS)
-			return false;
-		/* Whole ones wait in a slot for their turn. */
-		if (upload->large != large || upload->piece_count == 0 || upload->stream->upload != upload)
+		if (engine->time.unix_ns - upload->progress_ns < UPLOAD_STALL_NS ||
+		    engine->turn - upload->progress_turn < 2)
+			break;
+		/*
+		 * Whole ones wait in a slot for their turn. Parked ones wait for us, and the favoured ones see to it that room comes
+		 * back to them; but each worker has its favoured one, and values may be so large that these wait for each other.
+		 */
+		if (upload->large != large || upload->piece_count == 0 || upload->stream->upload != upload ||
+		    (upload->parked && (!large || engine->time.unix_ns - upload->progress_ns < UPLOAD_PARKED_NS)))
 			continue;
 		abort_upload(engine, upload);
-		return true;
+		any = true;
 	}
-	return false;
+	return any;
 }
 
 static struct stream *
@@ -283,6 +335,13 @@ unpark_first(struct engine *engine)
 	if (!engine->parked_first)
 		engine->parked_last = NULL;
 	stream->parked_next = NULL;
+	stream->upload->parked = false;
+	stream->upload->waited = true;
+	stream->upload->progress_turn = engine->turn;
+	/* What it has in its window came long ago: it counts as stalled soon, if nothing more is on the socket. */
+	stream->upload->progress_ns = engine->time.unix_ns - UPLOAD_STALL_NS + UPLOAD_GRACE_NS;
+	list_remove(engine, stream->upload);
+	list_prepend(engine, stream->upload);
 	atomic_fetch_sub_explicit(engine->options.upload_waiters, 1, memory_order_relaxed);
 	return stream;
 }
@@ -309,6 +368,9 @@ try_unpark(struct engine *engine)
 struct stream *
 engine_unpark(struct engine *engine, const struct engine_time *time, uint64_t *deadline_ns)
 {
+	if (engine->turn_ns != time->unix_ns)
+		engine->turn++;
+	engine->turn_ns = time->unix_ns;
 	engine->time = *time;
 	*deadline_ns = 0;
 	if (engine->parked_first) {

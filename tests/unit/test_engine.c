@@ -287,7 +287,8 @@ upload_behind_a_full_batch(void **state)
 	for (int i = 0; i < BATCH_SLOTS; i++)
 		size += (size_t)sprintf(gets + size, "get x\r\n");
 	feed_send(&feed, &client, "set up 9 0 60000\r\n", 18);
-	for (size_t sent = 0; sent < 60000;) {
+	feed_send(&feed, &client, value, 5000);
+	for (size_t sent = 5000; sent < 60000;) {
 		struct stream *stream = &client.stream;
 		size_t piece = stream->sink_size < 60000 - sent ? stream->sink_size : 60000 - sent;
 
@@ -303,6 +304,48 @@ upload_behind_a_full_batch(void **state)
 	assert_string_equal(feed_take(&client, NULL), "STORED\r\n");
 	check_value("up", value, 60000);
 	feed_stream_close(&feed, &other);
+	free(value);
+}
+
+static int
+open_few_chunks(void **state)
+{
+	(void)state;
+	feed_open(&feed, &(struct feed_options){.upload_bytes_max = 65536});
+	feed_stream_open(&client);
+	return 0;
+}
+
+/* Uploads that together need far more than the bound: while their clients go on sending, all end, and none is taken back. */
+static void
+uploads_that_wait_for_each_other(void **state)
+{
+	struct feed_stream streams[20], *list[20];
+	uint8_t *value = pattern(60000, 3);
+
+	(void)state;
+	for (int i = 0; i < 20; i++) {
+		feed_stream_open(&streams[i]);
+		list[i] = &streams[i];
+		feed_put(&streams[i], "set w 9 0 60000\r\n", 17);
+	}
+	for (size_t sent = 0; sent < 60000; sent += 20000) {
+		for (int i = 0; i < 20; i++)
+			feed_put(&streams[i], value + sent, 20000);
+		while (feed_turn(&feed, list, 20))
+			;
+	}
+	for (int i = 0; i < 20; i++)
+		feed_put(&streams[i], "\r\n", 2);
+	while (feed_turn(&feed, list, 20))
+		;
+	for (int i = 0; i < 20; i++) {
+		assert_string_equal(feed_take(&streams[i], NULL), "STORED\r\n");
+		feed_stream_close(&feed, &streams[i]);
+	}
+	assert_true(counter_get(&feed.counters->uploads_parked) > 0);
+	assert_int_equal(counter_get(&feed.counters->uploads_aborted), 0);
+	check_value("w", value, 60000);
 	free(value);
 }
 
@@ -404,8 +447,20 @@ stalled_uploads(void **state)
 		feed_send(&feed, &stalled[i], value, 20000);
 	}
 	assert_true(atomic_load(&feed.waiters) > 0);
-	feed_advance(&feed, 2000000000ull);
-	send_value("fresh", value, 60000, 60002, "STORED\r\n");
+	feed_advance(&feed, 4000000000ull);
+	feed_send(&feed, &client, "mn\r\n", 4); /* the turn after a long one: bytes may be there that it did not see */
+	assert_string_equal(feed_take(&client, NULL), "MN\r\n");
+	assert_int_equal(counter_get(&feed.counters->uploads_aborted), 0);
+	feed_advance(&feed, 1);
+	/* One that comes now has its turn after those that wait already, each of whom has a second to go on. */
+	feed_send(&feed, &client, "set fresh 9 0 60000\r\n", 21);
+	feed_send(&feed, &client, value, 60000);
+	feed_send(&feed, &client, "\r\n", 2);
+	for (int rounds = 0; rounds < 30 && client.output_size == 0; rounds++) {
+		feed_advance(&feed, 1100000000ull);
+		feed_send(&feed, &client, "", 0);
+	}
+	assert_string_equal(feed_take(&client, NULL), "STORED\r\n");
 	assert_true(counter_get(&feed.counters->uploads_aborted) > 0);
 	/* The longest without progress was the first to lose: it goes on, is told, and is in sync. */
 	feed_send(&feed, &stalled[0], value + 20000, 40002);
@@ -432,6 +487,7 @@ main(void)
 		cmocka_unit_test_setup_teardown(pipeline, open_default, close_all),
 		cmocka_unit_test_setup_teardown(many_streams, open_default, close_all),
 		cmocka_unit_test_setup_teardown(upload_behind_a_full_batch, open_default, close_all),
+		cmocka_unit_test_setup_teardown(uploads_that_wait_for_each_other, open_few_chunks, close_all),
 		cmocka_unit_test_setup_teardown(overfill, open_default, close_all),
 		cmocka_unit_test_setup_teardown(large_overfill, open_default, close_all),
 		cmocka_unit_test_setup_teardown(no_eviction, open_full, close_all),
