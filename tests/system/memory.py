@@ -68,6 +68,16 @@ def without_dash_M_old_items_make_room():
 
 
 @suite.test
+def the_largest_values_from_many_clients_at_once_are_all_taken():
+    """Together they need more than may be lent to bodies that are arriving: they wait for each other, but not for ever."""
+    for megabytes, size in ((64, 1048576), (1024, 1000000)):
+        with suite.server(["-m", megabytes], transport="unix") as server:
+            summary = suite.bench(server, "--connections", 100, "--keys", 500, "--value-size", size, "--ratio", "1:0",
+                                  "--requests", 1000, "--verify", "--timeout", 30)
+            check(summary["requests"] == 1000 and summary["refused"] == 0, "%s" % summary)
+
+
+@suite.test
 def with_dash_M_sets_are_refused_and_nothing_is_lost():
     with suite.server(["-m", 64, "-M"], transport="unix") as server:
         options = ["--connections", 4, "--pipeline", 16, "--keys", 400000, "--value-size", "200-300", "--verify",
