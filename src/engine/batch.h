@@ -37,6 +37,8 @@ struct slot {
 	uint8_t stage;
 	bool hinted;
 	struct upload *upload; /* the body, when it came in pieces */
+	const uint8_t *input_before; /* where the stream and its parser stood before this request; NULL: not to be parsed again */
+	struct parser parser_before;
 	uint8_t key_decoded[KEY_SIZE_MAX + 6];
 };
 
@@ -47,7 +49,7 @@ struct batch_run {
 	uint16_t slot_count;
 	uint16_t slot_next;    /* first slot that isn't done */
 	bool wrote;	       /* a request of this stream changed something in this batch: accelerator results no longer hold */
-	bool blocked;	       /* the front still has unsent bytes of this stream: its slots are not run */
+	bool blocked;	       /* the front still has unsent bytes of this stream: its slots are not run, but go back into its window */
 	bool finished;	       /* set by the engine: all slots done, the front may take the stream back */
 	uint32_t piece_first;  /* this turn's replies: pieces[piece_first .. piece_first + piece_count) of the batch's reply_out */
 	uint32_t piece_count;

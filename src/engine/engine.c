@@ -171,6 +171,7 @@ parse_upload(struct engine *engine, struct batch *batch, uint32_t index, struct 
 {
 	struct stream *stream = batch->runs[index].stream;
 
+	slot->input_before = NULL;
 	switch (upload_advance(engine, stream, slot)) {
 	case UPLOAD_DONE:
 	case UPLOAD_SKIP:
@@ -195,6 +196,8 @@ parse_window(struct engine *engine, struct batch *batch, uint32_t index, struct 
 	engine->limits.protocol = stream->protocol_fixed;
 	engine->limits.datagram = stream->datagram;
 	slot->upload = NULL;
+	slot->input_before = stream->input;
+	slot->parser_before = stream->parser;
 	switch (request_parse(&stream->parser, &engine->limits, stream->input, stream->input_size, &consumed,
 			      &slot->request, slot->key_decoded)) {
 	case PARSE_REQUEST:
@@ -351,6 +354,34 @@ execute_run(struct engine *engine, struct batch *batch, struct batch_run *run)
 	run->finished = run->slot_next == end;
 }
 
+/*
+ * The peer doesn't take its replies: requests that were not run yet go back into the stream's window, to be parsed again when it does. A
+ * batch that waited for peers instead would be lost to all others for as long as these like. Bodies that came in pieces can't go back.
+ */
+static void
+give_back_requests(struct batch *batch, struct batch_run *run)
+{
+	struct stream *stream = run->stream;
+	const struct slot *next = &batch->slots[run->slot_next];
+	uint16_t end = (uint16_t)(run->slot_first + run->slot_count);
+
+	if (stream->upload)
+		return;
+	for (uint16_t i = run->slot_next; i < end; i++)
+		if (!batch->slots[i].input_before || batch->slots[i].upload)
+			return;
+	stream->input_size += (size_t)(stream->input - next->input_before);
+	stream->input = next->input_before;
+	stream->parser = next->parser_before;
+	stream->wish = STREAM_READ;
+	stream->wanted = 0;
+	stream->more = true;
+	run->slot_count = (uint16_t)(run->slot_next - run->slot_first);
+	run->finished = true;
+	for (uint16_t i = run->slot_next; i < end; i++)
+		batch->slots[i].stage = SLOT_DONE;
+}
+
 void
 engine_run(struct engine *engine, struct batch *batch, const struct engine_time *time)
 {
@@ -373,7 +404,11 @@ engine_run(struct engine *engine, struct batch *batch, const struct engine_time 
 		struct batch_run *run = &batch->runs[i];
 
 		run->piece_count = 0;
-		if (run->stream && !run->blocked && !run->finished)
+		if (!run->stream || run->finished)
+			continue;
+		if (run->blocked)
+			give_back_requests(batch, run);
+		else
 			execute_run(engine, batch, run);
 	}
 }
