@@ -148,16 +148,16 @@ pool_set_allowed(struct memory *memory)
 	/*
 	 * Reclaim keeps a segment or two to move items into, or it could wait for itself. The
 	 * background starts at 'low' and goes on to 'target': free segments hold nothing, so both
-	 * are small.
+	 * are small, but a full one lasts a worker a few milliseconds only.
 	 */
 	uint32_t reserve = n < 64 ? 1 : 2;
-	uint32_t low = reserve + most(1, least(n / 16, most(n / 128, memory->options.workers + 1)));
+	uint32_t low = reserve + most(1, least(n / 16, most(n / 64, memory->options.workers + 1)));
 
 	pthread_mutex_lock(&memory->pool);
 	atomic_store(&memory->allowed, n);
 	atomic_store(&memory->reserve, reserve);
 	atomic_store(&memory->low, low);
-	atomic_store(&memory->target, low + most(1, n / 256));
+	atomic_store(&memory->target, low + most(1, n / 128));
 	pthread_mutex_unlock(&memory->pool);
 }
 
