@@ -37,6 +37,7 @@ def requests_behind_blocked_replies_hold_nobody_up():
         socks = open_many(server, READERS)
         for sock in socks:
             sock.sendall(line + b"get nothing\r\nset after 0 0 1\r\nx\r\nmn\r\n")
+            time.sleep(0.02)  # so that each has a batch of its own
         time.sleep(1)  # until each has got what its socket takes
         longest = 0.0
         for _ in range(20):
