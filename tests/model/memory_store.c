@@ -299,6 +299,7 @@ store_set(struct store *store, struct memory_thread *thread, uint32_t key_number
 	uint32_t count = upload.count;
 	uint32_t bytes = ITEM_HEADER + KEY_BYTES + (count ? 13 + 4 * count : (uint32_t)value_bytes);
 	bytes = (bytes + 15) & ~15u;
+	uint32_t epoch = memory_epoch(store->memory);
 	if (status == MEMORY_OK)
 		status = memory_append(thread, bytes, expiry_s, main, now_s, &place);
 	if (status == MEMORY_WAIT)
@@ -310,6 +311,8 @@ store_set(struct store *store, struct memory_thread *thread, uint32_t key_number
 		return status;
 	}
 	lock(key);
+	/* What is set after a flush isn't flushed. */
+	check(place.epoch >= epoch);
 	uint32_t version = ++key->version;
 	write_head(place.item, key_number, value_bytes, expiry_s, bodies, count);
 	if (!count && !store->light)

@@ -321,8 +321,40 @@ test_no_eviction(void **state)
 }
 
 /*
- * A worker that writes an item a minute has its segment sealed nearly empty each time. Nothing may leave for that while
- * what lives is a fraction of memory.
+ * Compaction has an output open when everything is flushed: what lives from then on must not be
+ * moved into it. Within one second, so that no upkeep comes between.
+ */
+static void
+test_flush_between_moves(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	store_options(&f.options, &f.store, 4 * MIB, 1);
+	f.options.evict = false;
+	open_fixture(&f, 20000);
+	for (uint32_t round = 0, key = 0; round < 4; round++) {
+		uint32_t first = key;
+
+		/* Two of three go at once, so that room is made by moving. */
+		for (; key < first + 5000; key++) {
+			assert_int_equal(set_at(&f, 0, key, 1500, 0, false), MEMORY_OK);
+			if (key % 3)
+				store_delete(&f.store, key);
+		}
+		assert_true(stats_of(&f).compacted_segments > 10 * (round + 1));
+		for (uint32_t i = first; i < key; i++)
+			assert_int_equal(store_get(&f.store, i, now_s), i % 3 == 0);
+		store_check(&f.store);
+		memory_flush(f.store.memory);
+	}
+	assert_int_equal(f.store.drops[MEMORY_EVICTED], 0);
+	close_fixture(&f);
+}
+
+/*
+ * A worker that writes an item a minute has its segment sealed nearly empty each time. Nothing
+ * may leave for that while what lives is a fraction of memory.
  */
 static void
 test_slow_writers(void **state)
@@ -579,6 +611,7 @@ main(void)
 		cmocka_unit_test(test_set_get_delete),
 		cmocka_unit_test(test_eviction),
 		cmocka_unit_test(test_flush),
+		cmocka_unit_test(test_flush_between_moves),
 		cmocka_unit_test(test_expiry),
 		cmocka_unit_test(test_pins),
 		cmocka_unit_test(test_no_eviction),
