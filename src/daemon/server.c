@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define RESERVE_BYTES_MIN  (64ull << 20) /* of the address range that cache_memlimit can grow into */
 #define LINE_BYTES_MAX	   (1024 * 1024)   /* of a get line */
 #define REPLY_BYTES_MAX	   (1024 * 1024)   /* of a connection in one batch */
 #define WINDOW_BYTES_MAX   (24ull << 20)   /* all read buffers; more than what unfinished requests may hold, so that some always come back */
@@ -159,6 +160,16 @@ parse_sizes(const char *text, uint32_t sizes[CLASSES_MAX])
 	return count;
 }
 
+/* A small limit too can be raised to some size worth having: address range costs next to nothing. */
+static uint64_t
+choose_reserve_factor(const struct options *options)
+{
+	uint64_t least = RESERVE_BYTES_MIN / options_memory_bytes(options);
+	uint64_t given = (uint64_t)options->reserve_factor;
+
+	return given > least ? given : least;
+}
+
 static bool
 create_store(struct server *server)
 {
@@ -166,7 +177,7 @@ create_store(struct server *server)
 	uint32_t sizes[CLASSES_MAX], size_count = parse_sizes(options->slab_sizes, sizes);
 	struct store_options store = {
 		.limit_bytes = options_memory_bytes(options),
-		.reserve_factor = (uint64_t)options->reserve_factor,
+		.reserve_factor = choose_reserve_factor(options),
 		.workers = server->worker_count,
 		.value_bytes_max = options->value_bytes_max,
 		.evict = !options->evictions_off,
