@@ -110,7 +110,7 @@ say_ready(const struct options *options, const struct listeners *listeners, uint
 		if (listener->public_address)
 			log_warning("%s can be reached from other hosts, and asks nobody for a password", listener->name);
 	}
-	log_notice("halcyond %s is ready after %llu ms on %s: %llu megabytes, %u threads, %llu connections", PACKAGE_VERSION,
+	log_notice("version %s is ready after %llu ms on %s: %llu megabytes, %u threads, %llu connections", PACKAGE_VERSION,
 		   (unsigned long long)(clock_monotonic_ns() - began_ns) / 1000000, used ? ports : "no socket",
 		   (unsigned long long)(options_memory_bytes(options) >> 20), (unsigned)options->threads,
 		   (unsigned long long)options->connections_max);
@@ -137,7 +137,7 @@ serve(const struct options *options, struct listeners *listeners, struct process
 			log_reopen();
 	}
 	notify("STOPPING=1\nSTATUS=Stopping");
-	log_notice("halcyond stops");
+	log_notice("stopping");
 	server_destroy(&server);
 	return EX_OK;
 }
