@@ -168,6 +168,22 @@ write_pid(const char *path)
 	return true;
 }
 
+/*
+ * Locked mappings count whole against their limit, reserved address ranges too, and would then fail later and elsewhere: memory is locked
+ * only where there is no limit. Pages are locked when they are first used, so that these ranges aren't filled.
+ */
+static void
+lock_memory(void)
+{
+	struct rlimit limit = {0};
+
+	if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY)
+		log_warning("option -k (--lock-memory): memory isn't locked, because this process may lock only %llu bytes (ulimit -l)",
+			    (unsigned long long)limit.rlim_cur);
+	else if (mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) != 0)
+		log_warning("option -k (--lock-memory): cannot lock memory: %s", strerror(errno));
+}
+
 bool
 process_begin(struct process *process)
 {
@@ -180,11 +196,12 @@ process_begin(struct process *process)
 		if (!process->pid_written)
 			return false;
 	}
+	if (options->lock_memory && geteuid() == 0)
+		raise_limit(RLIMIT_MEMLOCK, RLIM_INFINITY);
 	if (!become_user(options->user))
 		return false;
-	/* Reserved address ranges must not be filled: pages are locked when they are first used. */
-	if (options->lock_memory && mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) != 0)
-		log_warning("option -k (--lock-memory): cannot lock memory: %s", strerror(errno));
+	if (options->lock_memory)
+		lock_memory();
 	return true;
 }
 
