@@ -545,9 +545,11 @@ connection_return(struct connection *connection)
 		stream->input_size = 0;
 		break;
 	case STREAM_PARKED:
-		connection->parked = true;
+		connection->parked = !connection->resumed;
 		event_watch_read(connection, false);
 		settle_window(connection);
+		if (connection->resumed && !connection->blocked)
+			connection_ready(connection);
 		break;
 	case STREAM_READ:
 		if (!stream->more || connection->blocked)
@@ -582,6 +584,11 @@ event_resume(struct front *base, struct stream *stream)
 
 	(void)base;
 	connection->parked = false;
+	/* Requests before the one that was parked are still in their batch: it goes on when that gives it back. */
+	if (connection->run) {
+		connection->resumed = true;
+		return;
+	}
 	if (connection->dead) {
 		connection_doom(connection);
 		return;

@@ -77,6 +77,35 @@ def deep_pipelines_and_uploads_side_by_side():
 
 
 @suite.test
+def an_upload_that_waits_for_room_behind_replies_that_nobody_reads():
+    """When there is room again, the connection's earlier requests are still in their batch: it must not get into two."""
+    with suite.server(["-m", 64, "-t", 1]) as server, server.connect(20) as sock:
+        value = b"v" * 100000
+        check(ask(sock, b"set v 0 0 100000\r\n%s\r\n" % value) == b"STORED", "not stored")
+        # Uploads that stay unfinished take all the room that there is for these.
+        socks = open_many(server, 60)
+        for i, other in enumerate(socks):
+            other.sendall(b"set stalled%d 0 0 200000\r\n" % i + b"s" * 190000)
+        server.wait_for_counter("uploads", lambda count: count >= 60, "halcyon")
+        body = bytes(range(33, 127)) * 2000
+        sock.sendall(b"get v\r\n" * 100 + b"set late 0 0 %d\r\n" % len(body) + body[:8000])
+        server.wait_for_counter("uploads_aborted", lambda count: count > 0, "halcyon", 30)
+        time.sleep(0.5)
+        sock.sendall(body[8000:] + b"\r\nget late\r\nmn\r\n")
+        reply = b"VALUE v 0 100000\r\n" + value + b"\r\nEND\r\n"
+        for i in range(100):
+            check(receive_exactly(sock, len(reply)) == reply, "reply %d is wrong" % i)
+        # It may count as stalled, too, for it reads nothing.
+        ends = (b"STORED\r\nVALUE late 0 %d\r\n%s\r\nEND\r\nMN\r\n" % (len(body), body),
+                b"SERVER_ERROR Out of memory during read\r\nEND\r\nMN\r\n")
+        got = receive_exactly(sock, len(ends[1]))
+        if not got.endswith(b"MN\r\n"):
+            got += receive_exactly(sock, len(ends[0]) - len(got))
+        check(got in ends, "after the replies came %r..." % got[:80])
+        close_all(socks)
+
+
+@suite.test
 def ten_thousand_idle_connections_slow_nobody():
     raise_descriptor_limit(2 * MANY)
     with suite.server(MANY_OPTIONS) as server:
