@@ -18,9 +18,10 @@
 #define RESERVE_BYTES_MIN  (64ull << 20) /* of the address range that cache_memlimit can grow into */
 #define LINE_BYTES_MAX	   (1024 * 1024)   /* of a get line */
 #define REPLY_BYTES_MAX	   (1024 * 1024)   /* of a connection in one batch */
-#define WINDOW_BYTES_MAX   (24ull << 20)   /* all read buffers; more than what unfinished requests may hold, so that some always come back */
+/* These four together stay below 64 MiB less what code, libraries and connections take (about 10 MiB and 0.5 KiB each). */
+#define WINDOW_BYTES_MAX   (20ull << 20)   /* all read buffers; more than what unfinished requests may hold, so that some always come back */
 #define HELD_BYTES_MAX	   (12ull << 20)
-#define OUTPUT_BYTES_MAX   (12ull << 20)
+#define OUTPUT_BYTES_MAX   (8ull << 20)
 #define OUTPUT_BYTES_EACH  (4ull << 20)
 #define UPLOAD_BYTES_MAX   (8ull << 20)    /* chunks lent to arriving bodies, all workers together */
 #define STOP_SECONDS	   10
