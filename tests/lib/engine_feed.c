@@ -113,7 +113,8 @@ feed_put(struct feed_stream *stream, const void *data, size_t size)
 	if (left + size > stream->window_room) {
 		uint8_t *grown = malloc(left + size);
 
-		memcpy(grown, stream->stream.input, left);
+		if (left)
+			memcpy(grown, stream->stream.input, left);
 		free(stream->window);
 		stream->window = grown;
 		stream->window_room = left + size;
