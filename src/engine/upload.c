@@ -326,15 +326,29 @@ abort_stalled(struct engine *engine, bool large)
 	return any;
 }
 
-static struct stream *
-unpark_first(struct engine *engine)
+/* Takes a stream out of the list of parked ones; false when it isn't in there. */
+static bool
+unlink_parked(struct engine *engine, struct stream *stream)
 {
-	struct stream *stream = engine->parked_first;
+	struct stream **link = &engine->parked_first, *previous = NULL;
 
-	engine->parked_first = stream->parked_next;
-	if (!engine->parked_first)
-		engine->parked_last = NULL;
-	stream->parked_next = NULL;
+	for (; *link; previous = *link, link = &(*link)->parked_next) {
+		if (*link != stream)
+			continue;
+		*link = stream->parked_next;
+		if (engine->parked_last == stream)
+			engine->parked_last = previous;
+		stream->parked_next = NULL;
+		atomic_fetch_sub_explicit(engine->options.upload_waiters, 1, memory_order_relaxed);
+		return true;
+	}
+	return false;
+}
+
+static struct stream *
+unpark(struct engine *engine, struct stream *stream)
+{
+	unlink_parked(engine, stream);
 	stream->upload->parked = false;
 	stream->upload->waited = true;
 	stream->upload->progress_turn = engine->turn;
@@ -342,27 +356,30 @@ unpark_first(struct engine *engine)
 	stream->upload->progress_ns = engine->time.unix_ns - UPLOAD_STALL_NS + UPLOAD_GRACE_NS;
 	list_remove(engine, stream->upload);
 	list_prepend(engine, stream->upload);
-	atomic_fetch_sub_explicit(engine->options.upload_waiters, 1, memory_order_relaxed);
 	return stream;
 }
 
-/* The first parked stream, if it can go on: there is room for it, or never will be. */
+/* The first parked stream that waits for this kind of memory, if it can go on: there is room for it, or never will be. */
 static struct stream *
-try_unpark(struct engine *engine)
+try_unpark(struct engine *engine, bool large)
 {
-	struct upload *upload = engine->parked_first->upload;
-	enum memory_status status = MEMORY_WAIT;
+	struct stream *stream = engine->parked_first;
+	enum memory_status status;
 
-	if (upload->aborted)
-		return unpark_first(engine);
-	status = find_room(engine, upload);
-	if (status == MEMORY_WAIT && abort_stalled(engine, upload->large))
-		status = upload->aborted ? MEMORY_FULL : find_room(engine, upload);
-	if (status == MEMORY_FULL && !upload->aborted) {
-		upload->full = true;
-		abort_upload(engine, upload);
+	while (stream && stream->upload->large != large)
+		stream = stream->parked_next;
+	if (!stream)
+		return NULL;
+	if (stream->upload->aborted)
+		return unpark(engine, stream);
+	status = find_room(engine, stream->upload);
+	if (status == MEMORY_WAIT && abort_stalled(engine, large))
+		status = stream->upload->aborted ? MEMORY_FULL : find_room(engine, stream->upload);
+	if (status == MEMORY_FULL && !stream->upload->aborted) {
+		stream->upload->full = true;
+		abort_upload(engine, stream->upload);
 	}
-	return status == MEMORY_WAIT ? NULL : unpark_first(engine);
+	return status == MEMORY_WAIT ? NULL : unpark(engine, stream);
 }
 
 struct stream *
@@ -374,8 +391,12 @@ engine_unpark(struct engine *engine, const struct engine_time *time, uint64_t *d
 	engine->time = *time;
 	*deadline_ns = 0;
 	if (engine->parked_first) {
-		struct stream *stream = try_unpark(engine);
+		/* Who waits for segments doesn't hold back who needs but a chunk, nor the other way. */
+		bool large = engine->parked_first->upload->large;
+		struct stream *stream = try_unpark(engine, large);
 
+		if (!stream)
+			stream = try_unpark(engine, !large);
 		if (stream)
 			return stream;
 		*deadline_ns = time->unix_ns + UPLOAD_RETRY_NS;
@@ -390,28 +411,12 @@ engine_unpark(struct engine *engine, const struct engine_time *time, uint64_t *d
 	return NULL;
 }
 
-static void
-unpark_stream(struct engine *engine, struct stream *stream)
-{
-	struct stream **link = &engine->parked_first, *previous = NULL;
-
-	for (; *link; previous = *link, link = &(*link)->parked_next) {
-		if (*link != stream)
-			continue;
-		*link = stream->parked_next;
-		if (engine->parked_last == stream)
-			engine->parked_last = previous;
-		atomic_fetch_sub_explicit(engine->options.upload_waiters, 1, memory_order_relaxed);
-		return;
-	}
-}
-
 void
 engine_stream_end(struct engine *engine, struct stream *stream)
 {
 	if (!stream->upload)
 		return;
-	unpark_stream(engine, stream);
+	unlink_parked(engine, stream);
 	upload_end(engine, stream->upload);
 	stream->upload = NULL;
 	stream->sink_size = 0;
