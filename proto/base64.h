@@ -14,7 +14,10 @@
 /* Writes data's code to 'at' (BASE64_ENCODED_SIZE(size) bytes); gives the byte behind it. */
 uint8_t *base64_encode(uint8_t *at, const uint8_t *data, size_t size);
 
-/* Writes what text encodes to 'to' (size / 4 * 3 bytes of room). How many bytes that is; 0 when text is no such code. */
+/*
+ * Writes what text encodes to 'to' (size / 4 * 3 bytes of room). How many bytes that is; 0 when
+ * text is no such code.
+ */
 size_t base64_decode(uint8_t *to, const uint8_t *text, size_t size);
 
 #endif

@@ -115,7 +115,10 @@ refuse_body(struct parser *parser, const struct binary_header *header, size_t *c
 	return PARSE_REQUEST;
 }
 
-/* As refuse_body, for a request that is no use of its opcode: the client doesn't speak this protocol, so it is closed. */
+/*
+ * As refuse_body, for a request that is no use of its opcode: the client doesn't speak this
+ * protocol, so it is closed.
+ */
 static enum parse_status
 refuse_client(struct parser *parser, const struct binary_header *header, size_t *consumed,
 	struct request *request)
@@ -139,7 +142,9 @@ form_fits(const struct opcode *opcode, const struct binary_header *header)
 	       header->body_size == (uint32_t)header->extras_size + header->key_size;
 }
 
-/* What stands in the extras. A time to live is unsigned here: there is no way to say 'in the past'. */
+/*
+ * What stands in the extras. A time to live is unsigned here: there is no way to say 'in the past'.
+ */
 static void
 extras_take(struct request *request, const struct binary_header *header, const uint8_t *extras)
 {
@@ -313,7 +318,10 @@ compose_error(struct reply_out *out, const struct request *request, enum status 
 	compose_end(out, at + errors[status].size);
 }
 
-/* A value that was found: flags, for GETK and GATK the key, the value. TOUCH answers the flags alone. */
+/*
+ * A value that was found: flags, for GETK and GATK the key, the value. TOUCH answers the flags
+ * alone.
+ */
 static void
 compose_hit(struct reply_out *out, const struct request *request, const struct reply *reply)
 {
@@ -371,7 +379,10 @@ compose_done(struct reply_out *out, const struct request *request, const struct 
 	compose_end(out, at);
 }
 
-/* What the text protocol calls NOT_STORED has a cause here: the key of an add is there, that of a replace isn't. */
+/*
+ * What the text protocol calls NOT_STORED has a cause here: the key of an add is there, that of a
+ * replace isn't.
+ */
 static enum status
 not_stored_status(const struct request *request)
 {

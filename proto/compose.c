@@ -15,7 +15,10 @@ piece_append(struct reply_out *out, const uint8_t *data, size_t size)
 	out->bytes += size;
 }
 
-/* Text lengthens the iovec before it where that is text too, and never one of referred bytes that happen to stand beside it. */
+/*
+ * Text lengthens the iovec before it where that is text too, and never one of referred bytes that
+ * happen to stand beside it.
+ */
 void
 compose_end(struct reply_out *out, const uint8_t *end)
 {
@@ -67,7 +70,9 @@ compose_value(struct reply_out *out, uint8_t *at, const struct reply *reply)
 {
 	const struct slice *pieces = reply->pieces;
 
-	/* COMPOSE_ROOM is made for a header of under half of it, a copied value and what ends it. */
+	/*
+	 * COMPOSE_ROOM is made for a header of under half of it, a copied value and what ends it.
+	 */
 	if (reply->piece_count == 1 && pieces->size <= out->copy_max &&
 		pieces->size <= COMPOSE_ROOM / 2 - 16) {
 		if (pieces->size)

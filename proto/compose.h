@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * compose: what the composers share. Inside proto only; others use reply_compose, reply_put and reply_refer (proto/request.h).
+ * compose: what the composers share. Inside proto only; others use reply_compose, reply_put and
+ * reply_refer (proto/request.h).
  *
  *	uint8_t *at = compose_begin(out);
  *	... write up to COMPOSE_ROOM bytes at 'at' ...
@@ -22,8 +23,8 @@ compose_begin(struct reply_out *out)
 void compose_end(struct reply_out *out, const uint8_t *end);
 
 /*
- * Appends the reply's value behind the text that was written up to 'at': a copy where it is short, else references. Gives where text
- * goes on, not yet appended: end it by compose_end.
+ * Appends the reply's value behind the text that was written up to 'at': a copy where it is short,
+ * else references. Gives where text goes on, not yet appended: end it by compose_end.
  */
 uint8_t *compose_value(struct reply_out *out, uint8_t *at, const struct reply *reply);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * compose_hd: the parts of replies that host and device write alike: decimal numbers and the VALUE line.
+ * compose_hd: the parts of replies that host and device write alike: decimal numbers and the VALUE
+ * line.
  */
 #ifndef PROTO_COMPOSE_HD_H
 #define PROTO_COMPOSE_HD_H
@@ -47,7 +48,10 @@ compose_decimal(uint8_t *at, uint64_t number)
 	return end;
 }
 
-/* The line above a value, with its line end. Room: COMPOSE_VALUE_LINE_MAX. Gives the byte behind it. */
+/*
+ * The line above a value, with its line end. Room: COMPOSE_VALUE_LINE_MAX. Gives the byte behind
+ * it.
+ */
 HD_FUNCTION uint8_t *
 compose_value_line(uint8_t *at, const uint8_t *key, size_t key_size, uint32_t client_flags,
 	uint64_t value_size, int with_cas, uint64_t cas)

@@ -187,7 +187,10 @@ flags_take(struct request *request, const uint8_t *at, const uint8_t *end, size_
 	return STATUS_OK;
 }
 
-/* Some flags mean something in some modes only: afterwards each option that is set is one to act on. */
+/*
+ * Some flags mean something in some modes only: afterwards each option that is set is one to act
+ * on.
+ */
 static void
 options_settle(struct request *request)
 {
@@ -286,7 +289,10 @@ put_text(uint8_t *at, const void *text, size_t size)
 static uint8_t *
 put_key_flag(uint8_t *at, const struct request *request, const struct reply *reply)
 {
-	/* An item that was found says itself what its key is: it may have been stored in the other form. */
+	/*
+	 * An item that was found says itself what its key is: it may have been stored in the other
+	 * form.
+	 */
 	bool found = request->verb == VERB_FETCH && reply->status == STATUS_HIT;
 	bool binary = found ? reply->key_binary : (request->options & REQUEST_KEY_BINARY) != 0;
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The first step of parsing: swallow what is left of a refused body, tell the protocols apart, hand on. */
+/*
+ * The first step of parsing: swallow what is left of a refused body, tell the protocols apart, hand
+ * on.
+ */
 #include "proto/parse.h"
 
 #include "proto/binary.h"

@@ -10,7 +10,10 @@
 /* Bodies up to this length are swallowed or stored; a longer length is no length. */
 #define BODY_SIZE_MAX (INT32_MAX - 2)
 
-/* Clears what a request's readers look at and names the command. (Field by field: that is a third of a memset's time.) */
+/*
+ * Clears what a request's readers look at and names the command. (Field by field: that is a third
+ * of a memset's time.)
+ */
 static inline void
 request_begin(struct request *request, enum protocol protocol, enum command command, enum verb verb,
 	enum request_mode mode)
@@ -41,7 +44,9 @@ request_begin(struct request *request, enum protocol protocol, enum command comm
 	request->initial = 0;
 }
 
-/* Makes it one that does nothing but answer status, or not even that where noreply was asked for. */
+/*
+ * Makes it one that does nothing but answer status, or not even that where noreply was asked for.
+ */
 static inline void
 request_refuse(struct request *request, enum status status)
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * scan: how the text protocol's lines are cut, for host and device: line ends, tokens, numbers, get lines.
+ * scan: how the text protocol's lines are cut, for host and device: line ends, tokens, numbers, get
+ * lines.
  *
- * A line ends at '\n'; a '\r' right before it belongs to the line end. Tokens are separated by spaces only: a tab is part of
- * a key. Nothing reads outside of the bytes it is given.
+ * A line ends at '\n'; a '\r' right before it belongs to the line end. Tokens are separated by
+ * spaces only: a tab is part of a key. Nothing reads outside of the bytes it is given.
  *
  *	get  key1 key2 \r\n
  *	     ^at       ^end (the line without its line end)
@@ -52,7 +53,10 @@ HD_FUNCTION const uint8_t *
 scan_space(const uint8_t *at, const uint8_t *end)
 {
 #ifndef __CUDA_ARCH__
-	/* Eight bytes a step: the lowest byte that is a space shows as the lowest 0x80 (borrows only run upwards). */
+	/*
+	 * Eight bytes a step: the lowest byte that is a space shows as the lowest 0x80 (borrows
+	 * only run upwards).
+	 */
 	while (end - at >= 8) {
 		uint64_t word = hd_load64(at) ^ 0x2020202020202020u;
 		uint64_t zero = (word - 0x0101010101010101u) & ~word & 0x8080808080808080u;
@@ -67,7 +71,10 @@ scan_space(const uint8_t *at, const uint8_t *end)
 	return at;
 }
 
-/* The first space or '\n' in [at, end), or end: where a get line's key ends, without looking for the line's end first. */
+/*
+ * The first space or '\n' in [at, end), or end: where a get line's key ends, without looking for
+ * the line's end first.
+ */
 HD_FUNCTION const uint8_t *
 scan_key_end(const uint8_t *at, const uint8_t *end)
 {
@@ -109,7 +116,10 @@ scan_token_next(const uint8_t **at, const uint8_t *end)
 	return token;
 }
 
-/* A whole token as an unsigned decimal of at most 'max': digits only, at least one. 1 and *value, or 0. */
+/*
+ * A whole token as an unsigned decimal of at most 'max': digits only, at least one. 1 and *value,
+ * or 0.
+ */
 HD_FUNCTION int
 scan_decimal(const uint8_t *text, size_t size, uint64_t max, uint64_t *value)
 {
@@ -131,8 +141,9 @@ scan_decimal(const uint8_t *text, size_t size, uint64_t max, uint64_t *value)
 }
 
 /*
- * A time to live: a decimal with or without '-'. What doesn't fit 32 bits wraps, as clients that print -1 as an
- * unsigned 32-bit number expect: 4294967295 is in the past, 4294967296 is never. 1 and *exptime, or 0.
+ * A time to live: a decimal with or without '-'. What doesn't fit 32 bits wraps, as clients that
+ * print -1 as an unsigned 32-bit number expect: 4294967295 is in the past, 4294967296 is never. 1
+ * and *exptime, or 0.
  */
 HD_FUNCTION int
 scan_exptime(const uint8_t *text, size_t size, int64_t *exptime)
@@ -173,8 +184,8 @@ scan_get_keys(const uint8_t *at, const uint8_t *end, uint32_t *count)
 }
 
 /*
- * Is [line, end) a get? Then *keys is where its first key or a space before it stands, for scan_token_next. A gets, which
- * wants CAS numbers, says so in *cas.
+ * Is [line, end) a get? Then *keys is where its first key or a space before it stands, for
+ * scan_token_next. A gets, which wants CAS numbers, says so in *cas.
  */
 HD_FUNCTION enum scan_get
 scan_get_line(

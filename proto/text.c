@@ -10,7 +10,10 @@
 
 _Static_assert(SCAN_KEY_MAX == KEY_SIZE_MAX, "host and device agree on the longest key");
 
-/* Tokens of a line that any classic command looks at; of a longer line the rest is counted, and the last one kept. */
+/*
+ * Tokens of a line that any classic command looks at; of a longer line the rest is counted, and the
+ * last one kept.
+ */
 #define TEXT_TOKENS 6
 
 struct text_tokens {
@@ -19,7 +22,9 @@ struct text_tokens {
 	size_t count;
 };
 
-/* A command line: [at, end) is what follows the command word, next is the byte behind the line end. */
+/*
+ * A command line: [at, end) is what follows the command word, next is the byte behind the line end.
+ */
 struct text_line {
 	const uint8_t *at;
 	const uint8_t *end;
@@ -38,7 +43,9 @@ static const struct text_command text_commands[COMMAND_COUNT] = {
 	[COMMAND_NONE] = {VERB_REFUSE, MODE_NONE},
 };
 
-/* The first eight bytes of a word as one number. Whole words are loaded where [word, end) has them. */
+/*
+ * The first eight bytes of a word as one number. Whole words are loaded where [word, end) has them.
+ */
 static inline uint64_t
 word_pack(const uint8_t *word, size_t size, const uint8_t *end)
 {
@@ -65,7 +72,10 @@ word_pack(const uint8_t *word, size_t size, const uint8_t *end)
 		LITERAL_BYTE(text, 3) | LITERAL_BYTE(text, 4) | LITERAL_BYTE(text, 5) |            \
 		LITERAL_BYTE(text, 6) | LITERAL_BYTE(text, 7))
 
-/* The rows of commands.def whose texts have this size, a constant: what is left of it are a few comparisons of numbers. */
+/*
+ * The rows of commands.def whose texts have this size, a constant: what is left of it are a few
+ * comparisons of numbers.
+ */
 static inline __attribute__((always_inline)) enum command
 command_of_size(size_t size, uint64_t packed)
 {
@@ -77,7 +87,9 @@ command_of_size(size_t size, uint64_t packed)
 	return COMMAND_NONE;
 }
 
-/* The row of commands.def whose text is the word; COMMAND_NONE for none. [word, end) may be read. */
+/*
+ * The row of commands.def whose text is the word; COMMAND_NONE for none. [word, end) may be read.
+ */
 static enum command
 command_find(const uint8_t *word, size_t size, const uint8_t *end)
 {
@@ -160,8 +172,8 @@ key_take(struct request *request, const struct scan_token *token)
 }
 
 /*
- * set KEY FLAGS EXPTIME BYTES [noreply], cas KEY FLAGS EXPTIME BYTES CAS [noreply]. True when BYTES is known, so that the
- * body can be swallowed whatever else is wrong; only then does noreply count.
+ * set KEY FLAGS EXPTIME BYTES [noreply], cas KEY FLAGS EXPTIME BYTES CAS [noreply]. True when BYTES
+ * is known, so that the body can be swallowed whatever else is wrong; only then does noreply count.
  */
 static bool
 parse_store(struct request *request, const struct text_line *line)
@@ -276,8 +288,8 @@ parse_words(struct request *request, const struct text_line *line)
 }
 
 /*
- * One key of a get, gets, gat or gats. The whole line stood in the window and was found right when its first key was yielded; what is
- * left of it starts at data.
+ * One key of a get, gets, gat or gats. The whole line stood in the window and was found right when
+ * its first key was yielded; what is left of it starts at data.
  */
 static enum parse_status
 multiget_next(struct parser *parser, const uint8_t *data, size_t size, size_t *consumed,
@@ -322,8 +334,8 @@ multiget_next(struct parser *parser, const uint8_t *data, size_t size, size_t *c
 }
 
 /*
- * get KEY..., gat EXPTIME KEY...: checks the whole line, so that a bad key is answered by one error and nothing else, then yields
- * the first key.
+ * get KEY..., gat EXPTIME KEY...: checks the whole line, so that a bad key is answered by one error
+ * and nothing else, then yields the first key.
  */
 static enum parse_status
 parse_fetch(struct parser *parser, const uint8_t *data, size_t size, size_t *consumed,
@@ -360,7 +372,10 @@ parse_fetch(struct parser *parser, const uint8_t *data, size_t size, size_t *con
 	return PARSE_REQUEST;
 }
 
-/* A command line is whole and its body, if it has one, follows at line->next: wait for it, hand it over or swallow it. */
+/*
+ * A command line is whole and its body, if it has one, follows at line->next: wait for it, hand it
+ * over or swallow it.
+ */
 static enum parse_status
 parse_body(struct parser *parser, const struct parse_limits *limits, const uint8_t *data,
 	size_t size, size_t *consumed, const struct text_line *line, struct request *request)
@@ -423,7 +438,8 @@ parse_simple(struct request *request, const struct text_line *line)
 }
 
 /*
- * A line that is no command. Requests of HTTP, which browsers can be made to send, close: their body would be run as commands.
+ * A line that is no command. Requests of HTTP, which browsers can be made to send, close: their
+ * body would be run as commands.
  */
 static enum parse_status
 parse_unknown(
@@ -434,7 +450,10 @@ parse_unknown(
 	tokens_take(&tokens, line);
 	if (tokens.count > 1 && tokens.last.size >= 5 && hd_equal(tokens.last.data, "HTTP/", 5))
 		return PARSE_CLOSE;
-	/* Leftovers of a body of a wrong length are often a letter or nothing: those are told apart. */
+	/*
+	 * Leftovers of a body of a wrong length are often a letter or nothing: those are told
+	 * apart.
+	 */
 	request_refuse(
 		request, line->end - line->at < 2 ? STATUS_BAD_FORMAT : STATUS_UNKNOWN_COMMAND);
 	if (limits->strict)
@@ -465,7 +484,10 @@ parse_unfinished(
 	return PARSE_MORE;
 }
 
-/* A get of one key, the line that most requests are: in one pass, the way below with the same result. */
+/*
+ * A get of one key, the line that most requests are: in one pass, the way below with the same
+ * result.
+ */
 static inline bool
 get_take(struct parser *parser, const uint8_t *data, const uint8_t *end, size_t *consumed,
 	struct request *request)
@@ -569,8 +591,9 @@ text_compose_status(struct reply_out *out, enum status status)
 }
 
 /*
- * One key's part of the answer to a get. An error can be told only instead of END: what was sent for the keys before can't be
- * taken back, and a key in the middle that can't be had is as good as a miss.
+ * One key's part of the answer to a get. An error can be told only instead of END: what was sent
+ * for the keys before can't be taken back, and a key in the middle that can't be had is as good as
+ * a miss.
  */
 static void
 compose_fetch(struct reply_out *out, const struct request *request, const struct reply *reply)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * text: the classic text protocol, and the lines and bodies of meta commands, whose flags are meta.c's. Parsing and
- * composing; no I/O, no clock, no allocation.
+ * text: the classic text protocol, and the lines and bodies of meta commands, whose flags are
+ * meta.c's. Parsing and composing; no I/O, no clock, no allocation.
  */
 #ifndef PROTO_TEXT_H
 #define PROTO_TEXT_H

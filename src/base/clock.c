@@ -18,8 +18,8 @@ read_clock(clockid_t id)
 }
 
 /*
- * With test hooks time goes in whole seconds, as memcached's does: a test that moves the clock by a time to live finds the item
- * expired, whatever part of a second it started in.
+ * With test hooks time goes in whole seconds, as memcached's does: a test that moves the clock by a
+ * time to live finds the item expired, whatever part of a second it started in.
  */
 static uint64_t
 shown(uint64_t unix_ns)
@@ -50,7 +50,8 @@ clock_unix_ns(void)
 
 	if (stands)
 		return stands;
-	return shown(read_clock(CLOCK_BOOTTIME) + atomic_load_explicit(&offset_ns, memory_order_relaxed));
+	return shown(read_clock(CLOCK_BOOTTIME) +
+		     atomic_load_explicit(&offset_ns, memory_order_relaxed));
 }
 
 uint64_t

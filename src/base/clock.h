@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * clock: the time, for those who pass it on to everybody else. Workers sample it once a turn; modules below the daemon read
- * no clock. All functions may be called from any thread.
+ * clock: the time, for those who pass it on to everybody else. Workers sample it once a turn;
+ * modules below the daemon read no clock. All functions may be called from any thread.
  */
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
@@ -18,8 +18,8 @@ void clock_start(void);
 uint64_t clock_monotonic_ns(void);
 
 /*
- * Unix time in nanoseconds: a clock that only goes forward (and counts while the machine sleeps), plus the offset taken at
- * start. A later step of the wall clock changes no item's life.
+ * Unix time in nanoseconds: a clock that only goes forward (and counts while the machine sleeps),
+ * plus the offset taken at start. A later step of the wall clock changes no item's life.
  */
 uint64_t clock_unix_ns(void);
 

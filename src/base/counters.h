@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * counters: what a worker counts. Each thread owns one struct and is its only writer; statistics add them up with relaxed reads, so no
- * counter is shared between threads and a sum is never torn. Rows are in counters.def.
+ * counters: what a worker counts. Each thread owns one struct and is its only writer; statistics
+ * add them up with relaxed reads, so no counter is shared between threads and a sum is never torn.
+ * Rows are in counters.def.
  */
 #ifndef BASE_COUNTERS_H
 #define BASE_COUNTERS_H
@@ -10,16 +11,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SIZE_CLASSES 64 /* memcached's slab classes, by which 'stats items' and 'stats slabs' speak */
+/* memcached's slab classes, by which 'stats items' and 'stats slabs' speak */
+#define SIZE_CLASSES 64
 
 struct counters {
 #define COUNTER(name, stat, sentence) _Atomic uint64_t name;
 #include "base/counters.def"
 #undef COUNTER
-	/* of items by memcached's size class; number and bytes may be negative in one thread: only the sums mean something */
+	/*
+	 * of items by memcached's size class; number and bytes may be negative in one thread: only
+	 * the sums mean something
+	 */
 	struct {
-		_Atomic uint64_t number, bytes, get_hits, cmd_set, delete_hits, incr_hits, decr_hits, cas_hits, cas_badval,
-			touch_hits, evicted, evicted_unfetched, evicted_nonzero, expired_unfetched, reclaimed, outofmemory;
+		_Atomic uint64_t number, bytes, get_hits, cmd_set, delete_hits, incr_hits,
+			decr_hits, cas_hits, cas_badval, touch_hits, evicted, evicted_unfetched,
+			evicted_nonzero, expired_unfetched, reclaimed, outofmemory;
 	} classes[SIZE_CLASSES];
 } __attribute__((aligned(128)));
 
@@ -27,7 +33,8 @@ struct counters {
 static inline void
 counter_add(_Atomic uint64_t *counter, uint64_t n)
 {
-	atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n, memory_order_relaxed);
+	atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n,
+		memory_order_relaxed);
 }
 
 static inline uint64_t

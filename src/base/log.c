@@ -14,9 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LINE_MAX_BYTES	1024
-#define LINES_A_SECOND	100 /* errors, warnings, notices */
-#define DETAIL_A_SECOND 20  /* below these */
+#define LINE_MAX_BYTES 1024
+#define LINES_A_SECOND 100 /* errors, warnings, notices */
+#define DETAIL_A_SECOND 20 /* below these */
 
 static char *file_path;
 static _Atomic int file = STDERR_FILENO;
@@ -26,7 +26,10 @@ static _Atomic uint64_t dropped;
 static _Atomic uint64_t second[2];
 static _Atomic uint32_t lines_this_second[2];
 
-/* systemd names the device and inode of the journal's stream; only then do lines begin with their priority. */
+/*
+ * systemd names the device and inode of the journal's stream; only then do lines begin with their
+ * priority.
+ */
 static bool
 is_journal(int fd)
 {
@@ -34,8 +37,8 @@ is_journal(int fd)
 	unsigned long long device, inode;
 	struct stat status;
 
-	return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 && fstat(fd, &status) == 0 &&
-	       status.st_dev == device && status.st_ino == inode;
+	return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 &&
+	       fstat(fd, &status) == 0 && status.st_dev == device && status.st_ino == inode;
 }
 
 bool
@@ -120,7 +123,8 @@ write_now(int fd, const char *line, size_t size)
 {
 	struct pollfd ready = {.fd = fd, .events = POLLOUT};
 
-	return poll(&ready, 1, 0) == 1 && (ready.revents & POLLOUT) && write(fd, line, size) == (ssize_t)size;
+	return poll(&ready, 1, 0) == 1 && (ready.revents & POLLOUT) &&
+	       write(fd, line, size) == (ssize_t)size;
 }
 
 static size_t
@@ -137,7 +141,8 @@ put_prefix(char *line, size_t size, enum log_level level)
 	clock_gettime(CLOCK_REALTIME, &now);
 	gmtime_r(&now.tv_sec, &parts);
 	used = (int)strftime(line, size, "%Y-%m-%dT%H:%M:%S", &parts);
-	return (size_t)used + (size_t)snprintf(line + used, size - (size_t)used, ".%03ldZ ", now.tv_nsec / 1000000);
+	return (size_t)used + (size_t)snprintf(line + used, size - (size_t)used, ".%03ldZ ",
+				      now.tv_nsec / 1000000);
 }
 
 void

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * log: lines for the operator, on standard error or in a file. It never blocks the caller for long and never fails: what can't be
- * written (a full disk, a full pipe) is dropped and counted. Any thread.
+ * log: lines for the operator, on standard error or in a file. It never blocks the caller for long
+ * and never fails: what can't be written (a full disk, a full pipe) is dropped and counted. Any
+ * thread.
  */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
@@ -29,16 +30,19 @@ void log_close(void);
 void log_set_verbosity(unsigned verbosity);
 unsigned log_verbosity(void);
 
-/* One line, without its end. At most 20 lines a second of INFO and below that importance, 100 of the others. */
+/*
+ * One line, without its end. At most 20 lines a second of INFO and below that importance, 100 of
+ * the others.
+ */
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Lines dropped: by the limits of rate, and because they couldn't be written. */
 uint64_t log_dropped(void);
 
-#define log_error(...)	 log_line(LOG_LEVEL_ERROR, __VA_ARGS__)
+#define log_error(...) log_line(LOG_LEVEL_ERROR, __VA_ARGS__)
 #define log_warning(...) log_line(LOG_LEVEL_WARNING, __VA_ARGS__)
-#define log_notice(...)	 log_line(LOG_LEVEL_NOTICE, __VA_ARGS__)
-#define log_info(...)	 log_line(LOG_LEVEL_INFO, __VA_ARGS__)
-#define log_debug(...)	 log_line(LOG_LEVEL_DEBUG, __VA_ARGS__)
+#define log_notice(...) log_line(LOG_LEVEL_NOTICE, __VA_ARGS__)
+#define log_info(...) log_line(LOG_LEVEL_INFO, __VA_ARGS__)
+#define log_debug(...) log_line(LOG_LEVEL_DEBUG, __VA_ARGS__)
 
 #endif

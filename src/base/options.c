@@ -10,9 +10,12 @@
 #include <string.h>
 
 #define MEMORY_BYTES_MIN (2ull << 20)
-#define VALUE_MAX	 4096
+#define VALUE_MAX 4096
 
-/* Titles of sections stand in an array of their own, by the line of the file that they were written on. */
+/*
+ * Titles of sections stand in an array of their own, by the line of the file that they were written
+ * on.
+ */
 static const struct {
 	int line;
 	const char *title;
@@ -32,9 +35,9 @@ static const int lines[OPTION_TABLE_SIZE] = {
 };
 
 static struct option_row table[OPTION_TABLE_SIZE] = {
-#define OPTION(field, name, letter, kind, state, value, min, max, unit, choices, sentence)                              \
-	{NULL, #field, name, letter, OPTION_##kind, OPTION_##state, offsetof(struct options, field), value, min, max, unit, choices, \
-	 sentence},
+#define OPTION(field, name, letter, kind, state, value, min, max, unit, choices, sentence)         \
+	{NULL, #field, name, letter, OPTION_##kind, OPTION_##state,                                \
+		offsetof(struct options, field), value, min, max, unit, choices, sentence},
 #include "conf/options.def"
 #undef OPTION
 #undef SECTION
@@ -67,8 +70,7 @@ value_of(const struct options *options, const struct option_row *row)
 	return (const char *)options + row->offset;
 }
 
-static bool
-fail(char *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool fail(char *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 static bool
 fail(char *error, const char *format, ...)
@@ -92,7 +94,7 @@ name_of(const struct option_row *row, char name[64])
 	return name;
 }
 
-/* --- values ------------------------------------------------------------------------------------------------------------ */
+/* --- values ------------------------------------------------------------------------------- */
 
 static bool
 parse_number(const char *text, int base, int64_t *number)
@@ -118,9 +120,15 @@ parse_size(const char *text, uint64_t *bytes)
 	if (errno != 0)
 		return false;
 	switch (tolower((unsigned char)*end)) {
-	case 'k': shift = 10; break;
-	case 'm': shift = 20; break;
-	case 'g': shift = 30; break;
+	case 'k':
+		shift = 10;
+		break;
+	case 'm':
+		shift = 20;
+		break;
+	case 'g':
+		shift = 30;
+		break;
 	}
 	if (shift)
 		end++;
@@ -174,17 +182,22 @@ refuse_value(const struct option_row *row, const char *text, char *error)
 	case OPTION_CHOICE:
 		return fail(error, "option %s: '%.64s' is not one of %s", name, text, row->choices);
 	case OPTION_SIZE:
-		return fail(error, "option %s: '%.64s' is not a size between %.0f and %.0f bytes (k, m and g may follow the number)",
-			    name, text, row->min, row->max);
+		return fail(error,
+			"option %s: '%.64s' is not a size between %.0f and %.0f bytes (k, m and g "
+			"may follow the number)",
+			name, text, row->min, row->max);
 	case OPTION_OCTAL:
-		return fail(error, "option %s: '%.64s' is not an octal number up to 777", name, text);
+		return fail(
+			error, "option %s: '%.64s' is not an octal number up to 777", name, text);
 	case OPTION_FACTOR:
-		return fail(error, "option %s: '%.64s' is not a number between %g and %g", name, text, row->min, row->max);
+		return fail(error, "option %s: '%.64s' is not a number between %g and %g", name,
+			text, row->min, row->max);
 	case OPTION_COUNT:
 	case OPTION_NUMBER:
 	case OPTION_MEGABYTES:
-		return fail(error, "option %s: '%.64s' is not a whole number between %.0f and %.0f%s%s", name, text, row->min,
-			    row->max, *row->unit ? " " : "", row->unit);
+		return fail(error,
+			"option %s: '%.64s' is not a whole number between %.0f and %.0f%s%s", name,
+			text, row->min, row->max, *row->unit ? " " : "", row->unit);
 	case OPTION_TEXT:
 	case OPTION_LIST:
 		break;
@@ -224,29 +237,34 @@ store_value(struct options *options, const struct option_row *row, const char *t
 		return parse_flag(text, field);
 	case OPTION_COUNT:
 	case OPTION_NUMBER:
-		if (!parse_number(text, 10, &number) || (double)number < row->min || (double)number > row->max)
+		if (!parse_number(text, 10, &number) || (double)number < row->min ||
+			(double)number > row->max)
 			return false;
 		*(int64_t *)field = number;
 		return true;
 	case OPTION_OCTAL:
-		if (!parse_number(text, 8, &number) || (double)number < row->min || (double)number > row->max)
+		if (!parse_number(text, 8, &number) || (double)number < row->min ||
+			(double)number > row->max)
 			return false;
 		*(int64_t *)field = number;
 		return true;
 	case OPTION_MEGABYTES:
-		if (!parse_number(text, 10, &number) || (double)number < row->min || (double)number > row->max)
+		if (!parse_number(text, 10, &number) || (double)number < row->min ||
+			(double)number > row->max)
 			return false;
 		*(uint64_t *)field = (uint64_t)number;
 		return true;
 	case OPTION_SIZE:
-		if (!parse_size(text, &bytes) || (double)bytes < row->min || (double)bytes > row->max)
+		if (!parse_size(text, &bytes) || (double)bytes < row->min ||
+			(double)bytes > row->max)
 			return false;
 		*(uint64_t *)field = bytes;
 		return true;
 	case OPTION_FACTOR:
 		errno = 0;
 		*(double *)field = strtod(text, &end);
-		return end != text && *end == 0 && errno == 0 && *(double *)field >= row->min && *(double *)field <= row->max;
+		return end != text && *end == 0 && errno == 0 && *(double *)field >= row->min &&
+		       *(double *)field <= row->max;
 	case OPTION_CHOICE:
 		return parse_choice(text, row->choices, field);
 	case OPTION_TEXT:
@@ -263,14 +281,15 @@ set_value(struct options *options, const struct option_row *row, const char *tex
 	size_t i = (size_t)(row - table);
 
 	if (row->state == OPTION_LATER)
-		return fail(error, "option %s is not there yet (%s)", name_of(row, name), row->sentence);
+		return fail(error, "option %s is not there yet (%s)", name_of(row, name),
+			row->sentence);
 	if (!store_value(options, row, text, options->given[i]))
 		return refuse_value(row, text, error);
 	options->given[i] = true;
 	return true;
 }
 
-/* --- names ------------------------------------------------------------------------------------------------------------- */
+/* --- names -------------------------------------------------------------------------------- */
 
 static bool
 same_name(const char *name, const char *given, size_t size)
@@ -336,9 +355,11 @@ set_extended_one(struct options *options, const char *item, size_t size, char *e
 	char value[VALUE_MAX];
 
 	if (!row)
-		return fail(error, "option -o: there is no '%.*s'", (int)(name_size < 64 ? name_size : 64), item);
+		return fail(error, "option -o: there is no '%.*s'",
+			(int)(name_size < 64 ? name_size : 64), item);
 	if (row->state == OPTION_LATER)
-		return fail(error, "option -o: %.*s is not there yet (%s)", (int)(name_size < 64 ? name_size : 64), item, row->sentence);
+		return fail(error, "option -o: %.*s is not there yet (%s)",
+			(int)(name_size < 64 ? name_size : 64), item, row->sentence);
 	if (equals) {
 		if (size - name_size - 1 >= sizeof value)
 			return fail(error, "option -o: the value of %s is too long", row->name);
@@ -398,7 +419,7 @@ stands_alone(const struct option_row *row)
 	return row->kind == OPTION_FLAG || row->kind == OPTION_COUNT;
 }
 
-/* --- command line ------------------------------------------------------------------------------------------------------ */
+/* --- command line ------------------------------------------------------------------------- */
 
 struct words {
 	int argc;
@@ -433,7 +454,10 @@ parse_long(struct options *options, const char *word, struct words *words, char 
 	return set_any(options, row, text, error);
 }
 
-/* Letters behind one '-': those that stand alone may be followed by others, a value is the rest of the word or the next one. */
+/*
+ * Letters behind one '-': those that stand alone may be followed by others, a value is the rest of
+ * the word or the next one.
+ */
 static bool
 parse_letters(struct options *options, const char *word, struct words *words, char *error)
 {
@@ -451,7 +475,8 @@ parse_letters(struct options *options, const char *word, struct words *words, ch
 		if (!*text)
 			text = next_word(words);
 		if (!text)
-			return fail(error, "option -%c (--%s) needs a value", row->letter, row->name);
+			return fail(
+				error, "option -%c (--%s) needs a value", row->letter, row->name);
 		return set_any(options, row, text, error);
 	}
 	return true;
@@ -478,7 +503,7 @@ parse_words(struct options *options, int argc, char *const *argv, char *error)
 	return true;
 }
 
-/* --- configuration file ------------------------------------------------------------------------------------------------ */
+/* --- configuration file ------------------------------------------------------------------- */
 
 static char *
 trim(char *text)
@@ -526,7 +551,8 @@ options_read_file(struct options *options, const char *path, char error[OPTIONS_
 	bool fine = true;
 
 	if (!file)
-		return fail(error, "option --config: cannot open %.200s: %s", path, strerror(errno));
+		return fail(
+			error, "option --config: cannot open %.200s: %s", path, strerror(errno));
 	errno = 0;
 	while (fine && getline(&line, &room, file) >= 0) {
 		number++;
@@ -535,13 +561,14 @@ options_read_file(struct options *options, const char *path, char error[OPTIONS_
 	if (!fine)
 		fail(error, "%.160s, line %u: %.300s", path, number, reason);
 	else if (ferror(file))
-		fine = fail(error, "option --config: cannot read %.200s: %s", path, strerror(errno));
+		fine = fail(
+			error, "option --config: cannot read %.200s: %s", path, strerror(errno));
 	free(line);
 	fclose(file);
 	return fine;
 }
 
-/* --- all of it --------------------------------------------------------------------------------------------------------- */
+/* --- all of it ---------------------------------------------------------------------------- */
 
 void
 options_init(struct options *options)
@@ -608,10 +635,13 @@ options_check(const struct options *options, char error[OPTIONS_ERROR_MAX])
 {
 	if (options->value_bytes_max > options_memory_bytes(options) / 2)
 		return fail(error,
-			    "option -I (--max-item-size): %llu is more than half of the memory limit (-m %llu); Cannot set item size limit higher than 1/2 of memory max.",
-			    (unsigned long long)options->value_bytes_max, (unsigned long long)options->memory);
+			"option -I (--max-item-size): %llu is more than half of the memory limit "
+			"(-m %llu); Cannot set item size limit higher than 1/2 of memory max.",
+			(unsigned long long)options->value_bytes_max,
+			(unsigned long long)options->memory);
 	if (options->prefix_delimiter && strlen(options->prefix_delimiter) != 1)
-		return fail(error, "option -D (--prefix-delimiter): '%.64s' is not one character", options->prefix_delimiter);
+		return fail(error, "option -D (--prefix-delimiter): '%.64s' is not one character",
+			options->prefix_delimiter);
 	if (options->unix_socket && !*options->unix_socket)
 		return fail(error, "option -s (--unix-socket): the path is empty");
 	return true;
@@ -642,7 +672,8 @@ options_format(const struct options *options, const struct option_row *row, char
 		break;
 	case OPTION_TEXT:
 	case OPTION_LIST:
-		snprintf(text, size, "%s", *(const char *const *)value ? *(const char *const *)value : "");
+		snprintf(text, size, "%s",
+			*(const char *const *)value ? *(const char *const *)value : "");
 		break;
 	case OPTION_CHOICE: {
 		const char *choice = row->choices;
@@ -685,7 +716,8 @@ options_print_help(FILE *file)
 {
 	const char *section = NULL;
 
-	fprintf(file, "halcyond: a cache that speaks memcached's protocols\n\nUsage: halcyond [OPTION...]\n");
+	fprintf(file, "halcyond: a cache that speaks memcached's protocols\n\nUsage: halcyond "
+		      "[OPTION...]\n");
 	for (size_t i = 0; i < OPTION_TABLE_SIZE; i++) {
 		const struct option_row *row = &table[i];
 		char left[80];
@@ -695,12 +727,14 @@ options_print_help(FILE *file)
 		if (row->section != section)
 			fprintf(file, "\n%s:\n", row->section);
 		section = row->section;
-		snprintf(left, sizeof left, "%c%c%c --%s%s%s", row->letter ? '-' : ' ', row->letter ? row->letter : ' ',
-			 row->letter ? ',' : ' ', row->name, row->kind == OPTION_CHOICE ? "=" : "", argument_word(row));
+		snprintf(left, sizeof left, "%c%c%c --%s%s%s", row->letter ? '-' : ' ',
+			row->letter ? row->letter : ' ', row->letter ? ',' : ' ', row->name,
+			row->kind == OPTION_CHOICE ? "=" : "", argument_word(row));
 		fprintf(file, "%-36s %s", left, row->sentence);
 		if (*row->value && row->kind != OPTION_FLAG)
 			fprintf(file, " (%s%s%s)", row->value, *row->unit ? " " : "", row->unit);
 		fputc('\n', file);
 	}
-	fprintf(file, "\nEvery long option may also stand in the file that --config names, or in memcached's form behind -o.\n");
+	fprintf(file, "\nEvery long option may also stand in the file that --config names, or in "
+		      "memcached's form behind -o.\n");
 }

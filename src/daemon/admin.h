@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * admin: the commands that are about the daemon: stats, verbosity, cache_memlimit, shutdown, debugtime. One a worker.
+ * admin: the commands that are about the daemon: stats, verbosity, cache_memlimit, shutdown,
+ * debugtime. One a worker.
  */
 #ifndef DAEMON_ADMIN_H
 #define DAEMON_ADMIN_H

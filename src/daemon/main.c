@@ -54,7 +54,8 @@ on_reopen(int signal)
 static void
 catch_signals(void)
 {
-	struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART}, ignore = {.sa_handler = SIG_IGN};
+	struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART},
+			 ignore = {.sa_handler = SIG_IGN};
 	struct sigaction hangup = {.sa_handler = on_reopen, .sa_flags = SA_RESTART};
 
 	sigaction(SIGINT, &stop, NULL);
@@ -68,7 +69,8 @@ static struct listen_options
 listen_options(const struct options *options)
 {
 	static const uint8_t protocols[] = {PROTOCOL_UNKNOWN, PROTOCOL_TEXT, PROTOCOL_BINARY};
-	bool only_udp = options->given[OPTION_NUMBER_udp_port] && options->udp_port != 0 && !options->given[OPTION_NUMBER_port];
+	bool only_udp = options->given[OPTION_NUMBER_udp_port] && options->udp_port != 0 &&
+			!options->given[OPTION_NUMBER_port];
 
 	return (struct listen_options){
 		.addresses = options->listen,
@@ -106,20 +108,26 @@ say_ready(const struct options *options, const struct listeners *listeners, uint
 		const struct listener *listener = &listeners->at[i];
 
 		if (used < sizeof ports)
-			used += (size_t)snprintf(ports + used, sizeof ports - used, "%s%s", i ? ", " : "", listener->name);
+			used += (size_t)snprintf(ports + used, sizeof ports - used, "%s%s",
+				i ? ", " : "", listener->name);
 		if (listener->public_address)
-			log_warning("%s can be reached from other hosts, and asks nobody for a password", listener->name);
+			log_warning("%s can be reached from other hosts, and asks nobody for a "
+				    "password",
+				listener->name);
 	}
-	log_notice("version %s is ready after %llu ms on %s: %llu megabytes, %u threads, %llu connections", PACKAGE_VERSION,
-		   (unsigned long long)(clock_monotonic_ns() - began_ns) / 1000000, used ? ports : "no socket",
-		   (unsigned long long)(options_memory_bytes(options) >> 20), (unsigned)options->threads,
-		   (unsigned long long)options->connections_max);
+	log_notice("version %s is ready after %llu ms on %s: %llu megabytes, %u threads, %llu "
+		   "connections",
+		PACKAGE_VERSION, (unsigned long long)(clock_monotonic_ns() - began_ns) / 1000000,
+		used ? ports : "no socket",
+		(unsigned long long)(options_memory_bytes(options) >> 20),
+		(unsigned)options->threads, (unsigned long long)options->connections_max);
 	notify("READY=1\nSTATUS=Serving");
 }
 
 /* With the server made: from here to the end. */
 static int
-serve(const struct options *options, struct listeners *listeners, struct process *process, uint64_t began_ns)
+serve(const struct options *options, struct listeners *listeners, struct process *process,
+	uint64_t began_ns)
 {
 	const char *port_file = getenv("MEMCACHED_PORT_FILENAME");
 

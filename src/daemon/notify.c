@@ -25,7 +25,7 @@ notify(const char *state)
 	if (fd < 0)
 		return;
 	sendto(fd, state, strlen(state), MSG_NOSIGNAL | MSG_DONTWAIT, (struct sockaddr *)&address,
-	       (socklen_t)(offsetof(struct sockaddr_un, sun_path) + size));
+		(socklen_t)(offsetof(struct sockaddr_un, sun_path) + size));
 	close(fd);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * notify: tells the service manager how the daemon is: one datagram to the socket that $NOTIFY_SOCKET names, nothing without it.
+ * notify: tells the service manager how the daemon is: one datagram to the socket that
+ * $NOTIFY_SOCKET names, nothing without it.
  */
 #ifndef DAEMON_NOTIFY_H
 #define DAEMON_NOTIFY_H

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-#define SLOTS	     65536
+#define SLOTS 65536
 #define PREFIXES_MAX 65536
 
 struct prefix {
@@ -128,11 +128,13 @@ prefixes_clear(struct prefixes *prefixes)
 
 void
 prefixes_visit(struct prefixes *prefixes,
-	       void (*visit)(void *context, struct slice prefix, const uint64_t counts[PREFIX_EVENTS]), void *context)
+	void (*visit)(void *context, struct slice prefix, const uint64_t counts[PREFIX_EVENTS]),
+	void *context)
 {
 	pthread_mutex_lock(&prefixes->lock);
 	for (uint32_t i = 0; prefixes->slots && i < SLOTS; i++)
-		for (const struct prefix *prefix = prefixes->slots[i]; prefix; prefix = prefix->next)
+		for (const struct prefix *prefix = prefixes->slots[i]; prefix;
+			prefix = prefix->next)
 			visit(context, slice_make(prefix->text, prefix->size), prefix->counts);
 	pthread_mutex_unlock(&prefixes->lock);
 }

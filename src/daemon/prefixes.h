@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * prefixes: what 'stats detail' counts: commands by the part of the key before a delimiter. At most 65536 prefixes; keys without
- * the delimiter are not counted. Any thread.
+ * prefixes: what 'stats detail' counts: commands by the part of the key before a delimiter. At most
+ * 65536 prefixes; keys without the delimiter are not counted. Any thread.
  */
 #ifndef DAEMON_PREFIXES_H
 #define DAEMON_PREFIXES_H
@@ -27,6 +27,7 @@ void prefixes_enable(struct prefixes *prefixes, bool enabled);
 void prefixes_count(struct prefixes *prefixes, struct slice key, enum prefix_event event);
 void prefixes_clear(struct prefixes *prefixes);
 void prefixes_visit(struct prefixes *prefixes,
-		    void (*visit)(void *context, struct slice prefix, const uint64_t counts[PREFIX_EVENTS]), void *context);
+	void (*visit)(void *context, struct slice prefix, const uint64_t counts[PREFIX_EVENTS]),
+	void *context);
 
 #endif

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #define FILES_BESIDE_CONNECTIONS 64 /* listeners, the log, each worker's polling */
-#define FILES_A_WORKER		 4
+#define FILES_A_WORKER 4
 
 static void
 say_unused(const struct options *options)
@@ -28,7 +28,8 @@ say_unused(const struct options *options)
 		const struct option_row *row = &options_table()[i];
 
 		if (row->state == OPTION_UNUSED && options->given[i] && used < sizeof names)
-			used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", row->name);
+			used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
+				used ? ", " : "", row->name);
 	}
 	if (used)
 		log_notice("accepted, but without a meaning here: %s", names);
@@ -41,15 +42,19 @@ raise_limit(int what, rlim_t wanted)
 
 	if (getrlimit(what, &limit) != 0)
 		return false;
-	if (limit.rlim_cur != RLIM_INFINITY && (wanted == RLIM_INFINITY || limit.rlim_cur < wanted)) {
+	if (limit.rlim_cur != RLIM_INFINITY &&
+		(wanted == RLIM_INFINITY || limit.rlim_cur < wanted)) {
 		limit.rlim_cur = wanted;
-		if (limit.rlim_max != RLIM_INFINITY && (wanted == RLIM_INFINITY || limit.rlim_max < wanted))
+		if (limit.rlim_max != RLIM_INFINITY &&
+			(wanted == RLIM_INFINITY || limit.rlim_max < wanted))
 			limit.rlim_max = wanted;
 	}
 	return setrlimit(what, &limit) == 0;
 }
 
-/* A limit of files that is too low lowers the connections, unless the operator asked for that many. */
+/*
+ * A limit of files that is too low lowers the connections, unless the operator asked for that many.
+ */
 static int
 limit_files(struct options *options)
 {
@@ -59,14 +64,17 @@ limit_files(struct options *options)
 
 	if (raise_limit(RLIMIT_NOFILE, wanted))
 		return EX_OK;
-	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || options->given[OPTION_NUMBER_connections_max] || limit.rlim_max <= beside) {
-		log_error("option -c (--conn-limit): %lld connections need %llu open files, more than this process may have",
-			  (long long)options->connections_max, (unsigned long long)wanted);
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 ||
+		options->given[OPTION_NUMBER_connections_max] || limit.rlim_max <= beside) {
+		log_error("option -c (--conn-limit): %lld connections need %llu open files, more "
+			  "than this process may have",
+			(long long)options->connections_max, (unsigned long long)wanted);
 		return EX_OSERR;
 	}
 	raise_limit(RLIMIT_NOFILE, limit.rlim_max);
 	options->connections_max = (int64_t)(limit.rlim_max - beside);
-	log_warning("the limit of open files allows %lld connections", (long long)options->connections_max);
+	log_warning("the limit of open files allows %lld connections",
+		(long long)options->connections_max);
 	return EX_OK;
 }
 
@@ -75,18 +83,23 @@ process_prepare(struct options *options)
 {
 	log_set_verbosity((unsigned)options->verbose);
 	if (!log_open(options->log_file)) {
-		fprintf(stderr, "halcyond: option --log-file: cannot open %s: %s\n", options->log_file, strerror(errno));
+		fprintf(stderr, "halcyond: option --log-file: cannot open %s: %s\n",
+			options->log_file, strerror(errno));
 		return EX_CANTCREAT;
 	}
 	say_unused(options);
 	if (options->memory < 2)
-		log_notice("-m %llu: works as 2 megabytes, the least that there can be", (unsigned long long)options->memory);
+		log_notice("-m %llu: works as 2 megabytes, the least that there can be",
+			(unsigned long long)options->memory);
 	if (geteuid() == 0 && !options->user) {
-		log_error("option -u (--user): refusing to run as root without it; '-u root' says that root is meant");
+		log_error("option -u (--user): refusing to run as root without it; '-u root' says "
+			  "that root is meant");
 		return EX_USAGE;
 	}
 	if (options->coredumps && !raise_limit(RLIMIT_CORE, RLIM_INFINITY))
-		log_warning("option -r (--enable-coredumps): cannot raise the limit of core files: %s", strerror(errno));
+		log_warning(
+			"option -r (--enable-coredumps): cannot raise the limit of core files: %s",
+			strerror(errno));
 	return limit_files(options);
 }
 
@@ -104,7 +117,8 @@ become_user(const char *name)
 	}
 	if (user->pw_uid == 0)
 		return true;
-	if (initgroups(name, user->pw_gid) != 0 || setgid(user->pw_gid) != 0 || setuid(user->pw_uid) != 0) {
+	if (initgroups(name, user->pw_gid) != 0 || setgid(user->pw_gid) != 0 ||
+		setuid(user->pw_uid) != 0) {
 		log_error("option -u (--user): cannot become %.64s: %s", name, strerror(errno));
 		return false;
 	}
@@ -169,8 +183,9 @@ write_pid(const char *path)
 }
 
 /*
- * Locked mappings count whole against their limit, reserved address ranges too, and would then fail later and elsewhere: memory is locked
- * only where there is no limit. Pages are locked when they are first used, so that these ranges aren't filled.
+ * Locked mappings count whole against their limit, reserved address ranges too, and would then fail
+ * later and elsewhere: memory is locked only where there is no limit. Pages are locked when they
+ * are first used, so that these ranges aren't filled.
  */
 static void
 lock_memory(void)
@@ -178,8 +193,9 @@ lock_memory(void)
 	struct rlimit limit = {0};
 
 	if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY)
-		log_warning("option -k (--lock-memory): memory isn't locked, because this process may lock only %llu bytes (ulimit -l)",
-			    (unsigned long long)limit.rlim_cur);
+		log_warning("option -k (--lock-memory): memory isn't locked, because this process "
+			    "may lock only %llu bytes (ulimit -l)",
+			(unsigned long long)limit.rlim_cur);
 	else if (mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) != 0)
 		log_warning("option -k (--lock-memory): cannot lock memory: %s", strerror(errno));
 }
@@ -232,7 +248,8 @@ process_end(struct process *process)
 {
 	if (process->parent)
 		close(process->parent);
-	if (process->pid_written && unlink(process->options->pidfile) != 0 && errno != EACCES && errno != ENOENT)
+	if (process->pid_written && unlink(process->options->pidfile) != 0 && errno != EACCES &&
+		errno != ENOENT)
 		log_warning("cannot remove %s: %s", process->options->pidfile, strerror(errno));
 }
 
@@ -240,6 +257,7 @@ void
 process_print_licenses(FILE *file)
 {
 	fprintf(file, "halcyond is distributed under the 2-clause BSD license (file COPYING).\n"
-		      "It uses libevent (3-clause BSD), liburcu (LGPL 2.1), xxHash (2-clause BSD), liburing (LGPL 2.1 or MIT)\n"
+		      "It uses libevent (3-clause BSD), liburcu (LGPL 2.1), xxHash (2-clause BSD), "
+		      "liburing (LGPL 2.1 or MIT)\n"
 		      "and jemalloc (2-clause BSD), each under its own license.\n");
 }

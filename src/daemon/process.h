@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * process: what the daemon is to the operating system: its user, limits, locks, files, and whether it runs in the background.
+ * process: what the daemon is to the operating system: its user, limits, locks, files, and whether
+ * it runs in the background.
  */
 #ifndef DAEMON_PROCESS_H
 #define DAEMON_PROCESS_H
@@ -17,12 +18,15 @@ struct process {
 };
 
 /*
- * Opens the log, says which options have no meaning, refuses root without -u, sets the limits of files and cores. EX_OK or the process's
- * exit code, with a line in the log.
+ * Opens the log, says which options have no meaning, refuses root without -u, sets the limits of
+ * files and cores. EX_OK or the process's exit code, with a line in the log.
  */
 int process_prepare(struct options *options);
 
-/* Goes into the background, writes the pid file, becomes the user, locks memory. Sockets are open, no thread exists. False with a line in the log. */
+/*
+ * Goes into the background, writes the pid file, becomes the user, locks memory. Sockets are open,
+ * no thread exists. False with a line in the log.
+ */
 bool process_begin(struct process *process);
 /* It serves: lets the parent go. */
 void process_ready(struct process *process);

@@ -15,18 +15,24 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RESERVE_BYTES_MIN  (64ull << 20) /* of the address range that cache_memlimit can grow into */
-#define LINE_BYTES_MAX	   (1024 * 1024)   /* of a get line */
-#define REPLY_BYTES_MAX	   (1024 * 1024)   /* of a connection in one batch */
-/* These four together stay below 64 MiB less what code, libraries and connections take (about 10 MiB and 0.5 KiB each). */
-#define WINDOW_BYTES_MAX   (20ull << 20)   /* all read buffers; more than what unfinished requests may hold, so that some always come back */
-#define HELD_BYTES_MAX	   (12ull << 20)
-#define OUTPUT_BYTES_MAX   (8ull << 20)
-#define OUTPUT_BYTES_EACH  (4ull << 20)
-#define UPLOAD_BYTES_MAX   (8ull << 20)    /* chunks lent to arriving bodies, all workers together */
-#define STOP_SECONDS	   10
+/* of the address range that cache_memlimit can grow into */
+#define RESERVE_BYTES_MIN (64ull << 20)
+#define LINE_BYTES_MAX (1024 * 1024)  /* of a get line */
+#define REPLY_BYTES_MAX (1024 * 1024) /* of a connection in one batch */
+/*
+ * These four together stay below 64 MiB less what code, libraries and connections take (about 10
+ * MiB and 0.5 KiB each).
+ */
+/* all read buffers; more than what unfinished requests may hold, so that some always come back */
+#define WINDOW_BYTES_MAX (20ull << 20)
+#define HELD_BYTES_MAX (12ull << 20)
+#define OUTPUT_BYTES_MAX (8ull << 20)
+#define OUTPUT_BYTES_EACH (4ull << 20)
+/* chunks lent to arriving bodies, all workers together */
+#define UPLOAD_BYTES_MAX (8ull << 20)
+#define STOP_SECONDS 10
 
-/* --- waking ---------------------------------------------------------------------------------------------------------------- */
+/* --- waking ------------------------------------------------------------------------------- */
 
 static void
 wake_background(struct background *background)
@@ -48,12 +54,13 @@ wake_all(void *context)
 	for (unsigned i = 0; i < server->worker_count; i++) {
 		struct worker *worker = &server->workers[i];
 
-		if (atomic_load_explicit(&worker->wants_wake, memory_order_relaxed) && worker->front)
+		if (atomic_load_explicit(&worker->wants_wake, memory_order_relaxed) &&
+			worker->front)
 			worker->front->ops->wake(worker->front);
 	}
 }
 
-/* --- background threads ------------------------------------------------------------------------------------------------------ */
+/* --- background threads ------------------------------------------------------------------- */
 
 static bool
 step_reclaim(struct background *background, uint32_t *next_s)
@@ -83,8 +90,10 @@ sleep_until(struct background *background, uint32_t next_s)
 		if (due <= now)
 			break;
 		due = clock_monotonic_ns() + due - now;
-		until = (struct timespec){(time_t)(due / CLOCK_SECOND_NS), (long)(due % CLOCK_SECOND_NS)};
-		if (pthread_cond_timedwait(&background->wake, &background->lock, &until) == ETIMEDOUT)
+		until = (struct timespec){
+			(time_t)(due / CLOCK_SECOND_NS), (long)(due % CLOCK_SECOND_NS)};
+		if (pthread_cond_timedwait(&background->wake, &background->lock, &until) ==
+			ETIMEDOUT)
 			break;
 	}
 	background->woken = false;
@@ -118,7 +127,8 @@ create_background(struct server *server, unsigned i)
 	static const struct {
 		const char *name;
 		bool (*step)(struct background *background, uint32_t *next_s);
-	} kinds[BACKGROUNDS] = {[BACKGROUND_RECLAIM] = {"reclaim", step_reclaim}, [BACKGROUND_GROW] = {"grow", step_grow}};
+	} kinds[BACKGROUNDS] = {[BACKGROUND_RECLAIM] = {"reclaim", step_reclaim},
+		[BACKGROUND_GROW] = {"grow", step_grow}};
 	struct background *background = &server->background[i];
 	unsigned number = server->worker_count + i;
 
@@ -130,7 +140,7 @@ create_background(struct server *server, unsigned i)
 	return background->store != NULL;
 }
 
-/* --- making it all ------------------------------------------------------------------------------------------------------------ */
+/* --- making it all ------------------------------------------------------------------------ */
 
 static void
 make_limits(struct server *server)
@@ -161,7 +171,9 @@ parse_sizes(const char *text, uint32_t sizes[CLASSES_MAX])
 	return count;
 }
 
-/* A small limit too can be raised to some size worth having: address range costs next to nothing. */
+/*
+ * A small limit too can be raised to some size worth having: address range costs next to nothing.
+ */
 static uint64_t
 choose_reserve_factor(const struct options *options)
 {
@@ -186,21 +198,23 @@ create_store(struct server *server)
 		.cas = !options->cas_off,
 		.buckets_initial = options->hashpower ? (1ull << options->hashpower) / 8 : 0,
 		.growth = !options->hashexpand_off,
-		.classes = {
-			.factor = options->growth_factor,
-			.chunk_bytes = (uint32_t)options->chunk_bytes,
-			.chunk_bytes_max = (uint32_t)options->chunk_kib_max * 1024,
-			.page_bytes = 1u << 20,
-			.sizes = size_count ? sizes : NULL,
-			.size_count = size_count,
-		},
+		.classes =
+			{
+				.factor = options->growth_factor,
+				.chunk_bytes = (uint32_t)options->chunk_bytes,
+				.chunk_bytes_max = (uint32_t)options->chunk_kib_max * 1024,
+				.page_bytes = 1u << 20,
+				.sizes = size_count ? sizes : NULL,
+				.size_count = size_count,
+			},
 		.wake = wake_all,
 		.wake_context = server,
 	};
 
 	server->store = store_create(&store);
 	if (!server->store)
-		log_error("cannot make the store of %llu megabytes: %s", (unsigned long long)options->memory, strerror(errno));
+		log_error("cannot make the store of %llu megabytes: %s",
+			(unsigned long long)options->memory, strerror(errno));
 	return server->store != NULL;
 }
 
@@ -226,8 +240,13 @@ create_worker(struct server *server, unsigned number)
 		.line_bytes_max = LINE_BYTES_MAX,
 		.upload_bytes_max = UPLOAD_BYTES_MAX / server->worker_count,
 		.upload_waiters = &server->upload_waiters,
-		/* memcached's default would cut every deep pipeline into batches of 20; the batch itself is bound enough. */
-		.requests_a_turn = options->given[OPTION_NUMBER_requests_a_turn] ? (uint32_t)options->requests_a_turn : 0,
+		/*
+		 * memcached's default would cut every deep pipeline into batches of 20; the batch
+		 * itself is bound enough.
+		 */
+		.requests_a_turn = options->given[OPTION_NUMBER_requests_a_turn]
+					   ? (uint32_t)options->requests_a_turn
+					   : 0,
 		.flush_allowed = !options->flush_off,
 		.strict = options->strict_protocol == 1,
 		.version = SERVER_VERSION,
@@ -306,19 +325,22 @@ server_create(struct server *server, const struct options *options, struct liste
 		pthread_cond_init(&server->background[i].wake, &attributes);
 	}
 	pthread_condattr_destroy(&attributes);
-	server->counters = aligned_alloc(_Alignof(struct counters), server->counters_count * sizeof *server->counters);
+	server->counters = aligned_alloc(
+		_Alignof(struct counters), server->counters_count * sizeof *server->counters);
 	server->workers = calloc(server->worker_count, sizeof *server->workers);
-	server->prefixes = prefixes_create(options->prefix_delimiter[0], options->given[OPTION_NUMBER_prefix_delimiter]);
+	server->prefixes = prefixes_create(
+		options->prefix_delimiter[0], options->given[OPTION_NUMBER_prefix_delimiter]);
 	if (server->counters)
 		memset(server->counters, 0, server->counters_count * sizeof *server->counters);
-	if (!server->counters || !server->workers || !server->prefixes || !create_store(server) || !create_parts(server)) {
+	if (!server->counters || !server->workers || !server->prefixes || !create_store(server) ||
+		!create_parts(server)) {
 		log_error("cannot make the server's parts: %s", strerror(errno ? errno : ENOMEM));
 		return false;
 	}
 	return true;
 }
 
-/* --- threads -------------------------------------------------------------------------------------------------------------------- */
+/* --- threads ------------------------------------------------------------------------------ */
 
 static bool
 wants_pinning(const struct server *server, const cpu_set_t *allowed)
@@ -326,7 +348,8 @@ wants_pinning(const struct server *server, const cpu_set_t *allowed)
 	enum { PIN_AUTO, PIN_YES, PIN_NO };
 
 	return server->options->pin_threads == PIN_YES ||
-	       (server->options->pin_threads == PIN_AUTO && (unsigned)CPU_COUNT(allowed) >= server->worker_count);
+	       (server->options->pin_threads == PIN_AUTO &&
+		       (unsigned)CPU_COUNT(allowed) >= server->worker_count);
 }
 
 /* Worker n to the n-th processor that this process may use. */
@@ -348,7 +371,8 @@ pin_thread(pthread_t thread, const cpu_set_t *allowed, unsigned number)
 }
 
 static bool
-start_thread(pthread_t *thread, bool *started, void *(*run)(void *), void *argument, const char *name)
+start_thread(
+	pthread_t *thread, bool *started, void *(*run)(void *), void *argument, const char *name)
 {
 	int code = pthread_create(thread, NULL, run, argument);
 
@@ -365,7 +389,8 @@ bool
 server_start(struct server *server)
 {
 	cpu_set_t allowed;
-	bool pin = sched_getaffinity(0, sizeof allowed, &allowed) == 0 && wants_pinning(server, &allowed);
+	bool pin = sched_getaffinity(0, sizeof allowed, &allowed) == 0 &&
+		   wants_pinning(server, &allowed);
 
 	for (unsigned i = 0; i < server->worker_count; i++) {
 		struct worker *worker = &server->workers[i];
@@ -380,7 +405,8 @@ server_start(struct server *server)
 	for (int i = 0; i < BACKGROUNDS; i++) {
 		struct background *background = &server->background[i];
 
-		if (!start_thread(&background->thread, &background->started, background_run, background, background->name))
+		if (!start_thread(&background->thread, &background->started, background_run,
+			    background, background->name))
 			return false;
 	}
 	return true;
@@ -416,7 +442,8 @@ server_run(struct server *server, const _Atomic bool *leave)
 				notify("WATCHDOG=1");
 			told_ns = now;
 		}
-		acceptor_wait(server->acceptor, watchdog_ns ? (int)(watchdog_ns / 4000000) + 1 : -1);
+		acceptor_wait(
+			server->acceptor, watchdog_ns ? (int)(watchdog_ns / 4000000) + 1 : -1);
 	}
 }
 
@@ -434,7 +461,8 @@ join(pthread_t thread, bool *started, const struct timespec *until)
 	if (!*started)
 		return;
 	if (pthread_timedjoin_np(thread, NULL, until) != 0) {
-		log_error("a thread does not end within %d seconds: the process ends without it", STOP_SECONDS);
+		log_error("a thread does not end within %d seconds: the process ends without it",
+			STOP_SECONDS);
 		_exit(1);
 	}
 	*started = false;

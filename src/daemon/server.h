@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * server: everything that serves, made and torn down in order: store, fronts, engines, workers, background threads, acceptor.
+ * server: everything that serves, made and torn down in order: store, fronts, engines, workers,
+ * background threads, acceptor.
  */
 #ifndef DAEMON_SERVER_H
 #define DAEMON_SERVER_H
@@ -29,9 +30,9 @@ struct worker {
 	struct admin *admin;
 	pthread_t thread;
 	bool started;
-	_Atomic uint64_t turns;	    /* odd within a turn, even while it waits for events */
-	_Atomic bool wants_wake;    /* a request waits for memory */
-	uint64_t turns_seen;	    /* the watchdog's */
+	_Atomic uint64_t turns;	 /* odd within a turn, even while it waits for events */
+	_Atomic bool wants_wake; /* a request waits for memory */
+	uint64_t turns_seen;	 /* the watchdog's */
 };
 
 /* One thread that does the store's bounded steps and sleeps in between. */
@@ -60,23 +61,31 @@ struct server {
 	struct background background[BACKGROUNDS];
 	struct counters *counters; /* workers', background threads', the acceptor's */
 	unsigned counters_count;
-	struct front **fronts;	   /* the acceptor's list */
+	struct front **fronts; /* the acceptor's list */
 	struct acceptor *acceptor;
-	struct counters reset;	   /* sums at the last 'stats reset' */
+	struct counters reset; /* sums at the last 'stats reset' */
 	pthread_mutex_t reset_lock;
 	struct prefixes *prefixes; /* 'stats detail' */
 	_Atomic uint32_t upload_waiters;
-	_Atomic bool stop;	   /* set by server_stop */
+	_Atomic bool stop; /* set by server_stop */
 	_Atomic uint64_t limit_bytes;
 };
 
-#define SERVER_VERSION "1.6.45" /* the memcached that is spoken; clients compare it, so digits and dots only */
+/* the memcached that is spoken; clients compare it, so digits and dots only */
+#define SERVER_VERSION "1.6.45"
 
-/* *server comes zeroed, but that it may have been told to stop. False with a line in the log. listeners and options outlive the server. */
-bool server_create(struct server *server, const struct options *options, struct listeners *listeners);
+/*
+ * *server comes zeroed, but that it may have been told to stop. False with a line in the log.
+ * listeners and options outlive the server.
+ */
+bool server_create(
+	struct server *server, const struct options *options, struct listeners *listeners);
 /* Starts the threads. False with a line in the log. */
 bool server_start(struct server *server);
-/* Accepts connections until server_stop, or until *leave is seen after a wake; tells the service manager's watchdog while all workers advance. */
+/*
+ * Accepts connections until server_stop, or until *leave is seen after a wake; tells the service
+ * manager's watchdog while all workers advance.
+ */
 void server_run(struct server *server, const _Atomic bool *leave);
 /* Any thread, and signal handlers: server_run returns. */
 void server_stop(struct server *server);

@@ -43,8 +43,10 @@ static const struct {
 
 /* Counters that go up and down: a reset doesn't change what is there. */
 static const size_t gauges[] = {
-	offsetof(struct counters, curr_connections), offsetof(struct counters, read_buf_count),
-	offsetof(struct counters, read_buf_bytes), offsetof(struct counters, read_buf_bytes_free),
+	offsetof(struct counters, curr_connections),
+	offsetof(struct counters, read_buf_count),
+	offsetof(struct counters, read_buf_bytes),
+	offsetof(struct counters, read_buf_bytes_free),
 };
 
 static uint64_t
@@ -53,16 +55,18 @@ at_offset(const struct counters *counters, size_t offset)
 	return counter_get((const _Atomic uint64_t *)((const char *)counters + offset));
 }
 
-/* --- output ---------------------------------------------------------------------------------------------------------------- */
+/* --- output ------------------------------------------------------------------------------- */
 
 static bool
-put_frame(struct stats_output *output, const char *name, size_t name_size, const char *value, size_t value_size)
+put_frame(struct stats_output *output, const char *name, size_t name_size, const char *value,
+	size_t value_size)
 {
 	uint8_t header[HEADER_SIZE];
 
-	binary_header_write(header, OPCODE_STAT, (uint16_t)name_size, 0, 0, (uint32_t)(name_size + value_size),
-			    output->request->opaque, 0);
-	return engine_text_put(output->text, header, sizeof header) && engine_text_put(output->text, name, name_size) &&
+	binary_header_write(header, OPCODE_STAT, (uint16_t)name_size, 0, 0,
+		(uint32_t)(name_size + value_size), output->request->opaque, 0);
+	return engine_text_put(output->text, header, sizeof header) &&
+	       engine_text_put(output->text, name, name_size) &&
 	       engine_text_put(output->text, value, value_size);
 }
 
@@ -82,8 +86,10 @@ stats_put(struct stats_output *output, const char *name, const char *format, ...
 	if (output->request->protocol == PROTOCOL_BINARY)
 		fine = put_frame(output, name, strlen(name), value, (size_t)size);
 	else
-		fine = engine_text_put(output->text, "STAT ", 5) && engine_text_put(output->text, name, strlen(name)) &&
-		       engine_text_put(output->text, " ", 1) && engine_text_put(output->text, value, (size_t)size) &&
+		fine = engine_text_put(output->text, "STAT ", 5) &&
+		       engine_text_put(output->text, name, strlen(name)) &&
+		       engine_text_put(output->text, " ", 1) &&
+		       engine_text_put(output->text, value, (size_t)size) &&
 		       engine_text_put(output->text, "\r\n", 2);
 	output->failed = output->failed || !fine;
 }
@@ -103,11 +109,12 @@ put_end(struct stats_output *output, const char *word)
 	if (output->request->protocol == PROTOCOL_BINARY)
 		fine = put_frame(output, "", 0, "", 0);
 	else
-		fine = engine_text_put(output->text, word, strlen(word)) && engine_text_put(output->text, "\r\n", 2);
+		fine = engine_text_put(output->text, word, strlen(word)) &&
+		       engine_text_put(output->text, "\r\n", 2);
 	output->failed = output->failed || !fine;
 }
 
-/* --- sums -------------------------------------------------------------------------------------------------------------------- */
+/* --- sums --------------------------------------------------------------------------------- */
 
 static bool
 is_gauge(size_t offset)
@@ -120,7 +127,8 @@ is_gauge(size_t offset)
 	if (offset < classes)
 		return false;
 	/* The first two of each class: items and their bytes. */
-	return (offset - classes) % sizeof((struct counters *)NULL)->classes[0] < 2 * sizeof(uint64_t);
+	return (offset - classes) % sizeof((struct counters *)NULL)->classes[0] <
+	       2 * sizeof(uint64_t);
 }
 
 static void
@@ -134,7 +142,7 @@ take_sums(struct stats_output *output)
 		uint64_t before = is_gauge(offset) ? 0 : at_offset(&server->reset, offset);
 
 		atomic_store_explicit((_Atomic uint64_t *)((char *)&output->since + offset),
-				      at_offset(&output->now, offset) - before, memory_order_relaxed);
+			at_offset(&output->now, offset) - before, memory_order_relaxed);
 	}
 	pthread_mutex_unlock(&server->reset_lock);
 }
@@ -160,8 +168,10 @@ put_rows(struct stats_output *output, const char *first, const char *last)
 		within = within || strcmp(rows[i].name, first) == 0;
 		if (!within || !*rows[i].name)
 			continue;
-		if (strcmp(rows[i].name, "idle_kicks") != 0 || output->worker->server->limits.idle_timeout_ns)
-			stats_put_number(output, rows[i].name, at_offset(&output->since, rows[i].offset));
+		if (strcmp(rows[i].name, "idle_kicks") != 0 ||
+			output->worker->server->limits.idle_timeout_ns)
+			stats_put_number(
+				output, rows[i].name, at_offset(&output->since, rows[i].offset));
 		if (strcmp(rows[i].name, last) == 0)
 			return;
 	}
@@ -173,7 +183,7 @@ put_row(struct stats_output *output, const char *name)
 	put_rows(output, name, name);
 }
 
-/* --- plain stats --------------------------------------------------------------------------------------------------------------- */
+/* --- plain stats -------------------------------------------------------------------------- */
 
 static void
 put_process(struct stats_output *output)
@@ -189,13 +199,16 @@ put_process(struct stats_output *output)
 	stats_put(output, "version", "%s", SERVER_VERSION);
 	stats_put(output, "libevent", "%s", event_front_library());
 	stats_put_number(output, "pointer_size", 8 * sizeof(void *));
-	stats_put(output, "rusage_user", "%ld.%06ld", (long)usage.ru_utime.tv_sec, (long)usage.ru_utime.tv_usec);
-	stats_put(output, "rusage_system", "%ld.%06ld", (long)usage.ru_stime.tv_sec, (long)usage.ru_stime.tv_usec);
+	stats_put(output, "rusage_user", "%ld.%06ld", (long)usage.ru_utime.tv_sec,
+		(long)usage.ru_utime.tv_usec);
+	stats_put(output, "rusage_system", "%ld.%06ld", (long)usage.ru_stime.tv_sec,
+		(long)usage.ru_stime.tv_usec);
 	stats_put_number(output, "max_connections", server->limits.connections_max);
 	stats_put_number(output, "curr_connections", atomic_load(&server->limits.connections));
 	put_row(output, "total_connections");
 	put_row(output, "rejected_connections");
-	stats_put_number(output, "connection_structures", atomic_load(&server->limits.connection_structures));
+	stats_put_number(output, "connection_structures",
+		atomic_load(&server->limits.connection_structures));
 	put_row(output, "response_obj_oom");
 	stats_put_number(output, "response_obj_count", server->worker_count);
 	stats_put_number(output, "response_obj_bytes", atomic_load(&server->limits.output_bytes));
@@ -229,15 +242,23 @@ static void
 put_mover(struct stats_output *output)
 {
 	static const char *const before[] = {
-		"slab_reassign_rescues", "slab_reassign_chunk_rescues", "slab_reassign_inline_reclaim",
-		"slab_reassign_busy_items", "slab_reassign_busy_deletes", "slab_reassign_busy_nomem",
+		"slab_reassign_rescues",
+		"slab_reassign_chunk_rescues",
+		"slab_reassign_inline_reclaim",
+		"slab_reassign_busy_items",
+		"slab_reassign_busy_deletes",
+		"slab_reassign_busy_nomem",
 	};
 	static const char *const after[] = {"slab_reassign_running", "slabs_moved"};
 	static const char *const crawler[] = {"lru_crawler_running", "lru_crawler_starts"};
 	const struct options *options = output->worker->server->options;
 	static const char *const log[] = {
-		"log_worker_written", "log_watcher_skipped", "log_watcher_sent", "log_watchers",
-		"unexpected_napi_ids", "round_robin_fallback",
+		"log_worker_written",
+		"log_watcher_skipped",
+		"log_watcher_sent",
+		"log_watchers",
+		"unexpected_napi_ids",
+		"round_robin_fallback",
 	};
 
 	put_zeros(output, before, sizeof before / sizeof *before);
@@ -248,14 +269,16 @@ put_mover(struct stats_output *output)
 	if (options->lru_maintainer)
 		stats_put_number(output, "lru_maintainer_juggles", 0);
 	stats_put_number(output, "malloc_fails", 0);
-	stats_put_number(output, "log_worker_dropped", counter_get(&output->since.log_worker_dropped) + log_dropped());
+	stats_put_number(output, "log_worker_dropped",
+		counter_get(&output->since.log_worker_dropped) + log_dropped());
 	put_zeros(output, log, sizeof log / sizeof *log);
 }
 
 static void
 put_items(struct stats_output *output)
 {
-	static const char *const crawler[] = {"crawler_reclaimed", "crawler_items_checked", "lrutail_reflocked"};
+	static const char *const crawler[] = {
+		"crawler_reclaimed", "crawler_items_checked", "lrutail_reflocked"};
 	static const char *const moves[] = {"moves_to_cold", "moves_to_warm", "moves_within_lru"};
 	bool maintainer = output->worker->server->options->lru_maintainer;
 	struct memory_stats memory;
@@ -305,7 +328,7 @@ put_general(struct stats_output *output)
 	put_items(output);
 }
 
-/* --- ours ------------------------------------------------------------------------------------------------------------------------ */
+/* --- ours --------------------------------------------------------------------------------- */
 
 static void
 put_halcyon_memory(struct stats_output *output)
@@ -370,7 +393,8 @@ put_halcyon(struct stats_output *output)
 	stats_put(output, "halcyon_version", "%s", PACKAGE_VERSION);
 	for (size_t i = 0; i < ROWS; i++)
 		if (!*rows[i].name)
-			stats_put_number(output, rows[i].field, at_offset(&output->since, rows[i].offset));
+			stats_put_number(
+				output, rows[i].field, at_offset(&output->since, rows[i].offset));
 	put_halcyon_index(output);
 	put_halcyon_memory(output);
 	stats_put_number(output, "front_window_bytes", atomic_load(&limits->window_bytes));
@@ -379,18 +403,19 @@ put_halcyon(struct stats_output *output)
 	stats_put_number(output, "log_lines_dropped", log_dropped());
 }
 
-/* --- detail ----------------------------------------------------------------------------------------------------------------------- */
+/* --- detail ------------------------------------------------------------------------------- */
 
 static void
 put_prefix(void *context, struct slice prefix, const uint64_t counts[PREFIX_EVENTS])
 {
 	struct engine_text *text = context;
 
-	if (!engine_text_put(text, "PREFIX ", 7) || !engine_text_put(text, prefix.data, prefix.size))
+	if (!engine_text_put(text, "PREFIX ", 7) ||
+		!engine_text_put(text, prefix.data, prefix.size))
 		return;
-	engine_text_printf(text, " get %llu hit %llu set %llu del %llu\r\n", (unsigned long long)counts[PREFIX_GET],
-			   (unsigned long long)counts[PREFIX_HIT], (unsigned long long)counts[PREFIX_SET],
-			   (unsigned long long)counts[PREFIX_DELETE]);
+	engine_text_printf(text, " get %llu hit %llu set %llu del %llu\r\n",
+		(unsigned long long)counts[PREFIX_GET], (unsigned long long)counts[PREFIX_HIT],
+		(unsigned long long)counts[PREFIX_SET], (unsigned long long)counts[PREFIX_DELETE]);
 }
 
 /* In binary form the whole dump is one value, as memcached sends it. */
@@ -407,7 +432,8 @@ dump_prefixes(struct stats_output *output)
 	}
 	prefixes_visit(prefixes, put_prefix, &dump);
 	engine_text_put(&dump, "END\r\n", 5);
-	output->failed = output->failed || !put_frame(output, "detailed", 8, (const char *)dump.data, dump.size);
+	output->failed = output->failed ||
+			 !put_frame(output, "detailed", 8, (const char *)dump.data, dump.size);
 	free(dump.data);
 	put_end(output, "END");
 }
@@ -445,7 +471,7 @@ detail(struct stats_output *output, struct slice word)
 	return STATUS_TEXT;
 }
 
-/* --- which one -------------------------------------------------------------------------------------------------------------------- */
+/* --- which one ---------------------------------------------------------------------------- */
 
 /* Cuts the first word off. */
 static struct slice
@@ -486,8 +512,14 @@ static const struct {
 	const char *word;
 	void (*put)(struct stats_output *output);
 } forms[] = {
-	{"", put_general},	{"settings", stats_settings}, {"items", stats_items},	{"slabs", stats_slabs},
-	{"sizes", stats_sizes}, {"conns", stats_connections}, {"halcyon", put_halcyon}, {"extstore", put_nothing},
+	{"", put_general},
+	{"settings", stats_settings},
+	{"items", stats_items},
+	{"slabs", stats_slabs},
+	{"sizes", stats_sizes},
+	{"conns", stats_connections},
+	{"halcyon", put_halcyon},
+	{"extstore", put_nothing},
 };
 
 static enum status
@@ -511,7 +543,8 @@ choose(struct stats_output *output, struct slice words)
 		put_end(output, "END");
 		return STATUS_TEXT;
 	}
-	return output->request->protocol == PROTOCOL_BINARY ? STATUS_NOT_FOUND : STATUS_UNKNOWN_COMMAND;
+	return output->request->protocol == PROTOCOL_BINARY ? STATUS_NOT_FOUND
+							    : STATUS_UNKNOWN_COMMAND;
 }
 
 enum status

@@ -9,7 +9,11 @@
 
 struct worker;
 
-/* request->arguments: the words after 'stats'. Leaves the whole reply in text, or none and says the status to answer. */
-enum status stats_run(struct worker *worker, const struct request *request, struct engine_text *text);
+/*
+ * request->arguments: the words after 'stats'. Leaves the whole reply in text, or none and says the
+ * status to answer.
+ */
+enum status stats_run(
+	struct worker *worker, const struct request *request, struct engine_text *text);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Items by size class. Halcyon's memory knows none: items are counted under the class that memcached would have put them in.
+ * Items by size class. Halcyon's memory knows none: items are counted under the class that
+ * memcached would have put them in.
  */
 #include "daemon/stats_output.h"
 
@@ -11,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WALK_ITEMS_MAX	(1u << 20) /* a walk runs within one worker's turn */
-#define SIZE_STEP	32	   /* bytes, of the histogram */
-#define SIZE_STEPS	32768
-#define DUMP_BYTES_MAX	(2u << 20)
+#define WALK_ITEMS_MAX (1u << 20) /* a walk runs within one worker's turn */
+#define SIZE_STEP 32		  /* bytes, of the histogram */
+#define SIZE_STEPS 32768
+#define DUMP_BYTES_MAX (2u << 20)
 
 #define CLASS(counters, id, field) counter_get(&(counters)->classes[id].field)
 
@@ -22,12 +23,14 @@
 static bool
 class_used(const struct stats_output *output, unsigned id)
 {
-	return CLASS(&output->now, id, number) || CLASS(&output->now, id, cmd_set) || CLASS(&output->now, id, evicted) ||
-	       CLASS(&output->now, id, reclaimed) || CLASS(&output->now, id, outofmemory);
+	return CLASS(&output->now, id, number) || CLASS(&output->now, id, cmd_set) ||
+	       CLASS(&output->now, id, evicted) || CLASS(&output->now, id, reclaimed) ||
+	       CLASS(&output->now, id, outofmemory);
 }
 
 static void
-put_class(struct stats_output *output, const char *what, unsigned id, const char *name, uint64_t number)
+put_class(struct stats_output *output, const char *what, unsigned id, const char *name,
+	uint64_t number)
 {
 	char key[64];
 
@@ -39,8 +42,15 @@ static void
 put_item_class(struct stats_output *output, unsigned id)
 {
 	static const char *const lists[] = {
-		"crawler_reclaimed", "crawler_items_checked", "lrutail_reflocked", "moves_to_cold", "moves_to_warm",
-		"moves_within_lru", "direct_reclaims", "hits_to_hot", "hits_to_warm",
+		"crawler_reclaimed",
+		"crawler_items_checked",
+		"lrutail_reflocked",
+		"moves_to_cold",
+		"moves_to_warm",
+		"moves_within_lru",
+		"direct_reclaims",
+		"hits_to_hot",
+		"hits_to_warm",
 	};
 	const struct counters *since = &output->since;
 	uint64_t number = CLASS(&output->now, id, number);
@@ -82,7 +92,8 @@ static bool
 put_slab_class(struct stats_output *output, const struct classes *classes, unsigned id)
 {
 	const struct counters *since = &output->since;
-	uint64_t used = CLASS(&output->now, id, number), a_page = classes->per_page[id] ? classes->per_page[id] : 1;
+	uint64_t used = CLASS(&output->now, id, number),
+		 a_page = classes->per_page[id] ? classes->per_page[id] : 1;
 	uint64_t pages = (used + a_page - 1) / a_page;
 
 	if (!class_used(output, id))
@@ -122,13 +133,13 @@ stats_slabs(struct stats_output *output)
 	stats_put_number(output, "total_malloced", memory.resident_bytes);
 }
 
-/* --- sizes ------------------------------------------------------------------------------------------------------------------- */
+/* --- sizes -------------------------------------------------------------------------------- */
 
 static uint64_t
 bytes_of(const struct worker *worker, const struct store_view *view)
 {
-	return classes_item_bytes(item_key_size(view->item), view->value_size, item_client_flags(view->item),
-				  !worker->server->options->cas_off);
+	return classes_item_bytes(item_key_size(view->item), view->value_size,
+		item_client_flags(view->item), !worker->server->options->cas_off);
 }
 
 struct size_walk {
@@ -157,7 +168,10 @@ put_size(struct stats_output *output, uint64_t bytes, uint64_t count)
 		stats_put_number(output, key, count);
 }
 
-/* Exact up to a million items; beyond, by size class, because nobody else would be served while they are walked over. */
+/*
+ * Exact up to a million items; beyond, by size class, because nobody else would be served while
+ * they are walked over.
+ */
 void
 stats_sizes(struct stats_output *output)
 {
@@ -180,7 +194,7 @@ stats_sizes(struct stats_output *output)
 		put_size(output, classes->size[id], CLASS(&output->now, id, number));
 }
 
-/* --- cachedump ----------------------------------------------------------------------------------------------------------------- */
+/* --- cachedump ---------------------------------------------------------------------------- */
 
 struct dump_walk {
 	const struct worker *worker;
@@ -201,8 +215,9 @@ dump_item(void *context, const struct store_view *view)
 	if (classes_find(store_classes(walk->worker->server->store), bytes) != walk->id)
 		return true;
 	if (!engine_text_put(walk->text, "ITEM ", 5) ||
-	    !engine_text_put(walk->text, item_key(view->item), item_key_size(view->item)) ||
-	    !engine_text_printf(walk->text, " [%llu b; %u s]\r\n", (unsigned long long)view->value_size, view->item->expiry))
+		!engine_text_put(walk->text, item_key(view->item), item_key_size(view->item)) ||
+		!engine_text_printf(walk->text, " [%llu b; %u s]\r\n",
+			(unsigned long long)view->value_size, view->item->expiry))
 		return false;
 	return --walk->left > 0;
 }
@@ -217,7 +232,8 @@ read_number(struct slice *words, uint64_t *number)
 		words->size--;
 	}
 	*number = 0;
-	for (; words->size > 0 && *words->data >= '0' && *words->data <= '9' && digits < 10; digits++) {
+	for (; words->size > 0 && *words->data >= '0' && *words->data <= '9' && digits < 10;
+		digits++) {
 		*number = *number * 10 + (*words->data - '0');
 		words->data++;
 		words->size--;
@@ -231,7 +247,8 @@ stats_cachedump(struct stats_output *output, struct slice words)
 	uint64_t id, limit;
 	struct dump_walk walk = {.worker = output->worker, .text = output->text};
 
-	if (!read_number(&words, &id) || !read_number(&words, &limit) || id == 0 || id >= SIZE_CLASSES)
+	if (!read_number(&words, &id) || !read_number(&words, &limit) || id == 0 ||
+		id >= SIZE_CLASSES)
 		return false;
 	walk.id = (uint32_t)id;
 	walk.left = limit ? limit : UINT64_MAX;

@@ -39,7 +39,8 @@ put_network(struct stats_output *output, const struct server *server)
 	stats_put_number(output, "verbosity", log_verbosity());
 	stats_put_number(output, "oldest", 0);
 	stats_put(output, "evictions", "%s", options->evictions_off ? "off" : "on");
-	stats_put(output, "domain_socket", "%s", options->unix_socket ? options->unix_socket : "NULL");
+	stats_put(output, "domain_socket", "%s",
+		options->unix_socket ? options->unix_socket : "NULL");
 	stats_put(output, "umask", "%llo", (unsigned long long)options->unix_mask);
 	stats_put(output, "shutdown_command", "%s", yes(options->shutdown));
 }
@@ -55,7 +56,8 @@ put_protocol(struct stats_output *output, const struct server *server)
 	stats_put_number(output, "num_threads", server->worker_count);
 	stats_put_number(output, "num_threads_per_udp", server->worker_count);
 	stats_put(output, "stat_key_prefix", "%s", options->prefix_delimiter);
-	stats_put(output, "detail_enabled", "%s", yes(atomic_load(prefixes_enabled(server->prefixes))));
+	stats_put(output, "detail_enabled", "%s",
+		yes(atomic_load(prefixes_enabled(server->prefixes))));
 	stats_put_number(output, "reqs_per_event", (uint64_t)options->requests_a_turn);
 	stats_put(output, "cas_enabled", "%s", yes(!options->cas_off));
 	stats_put_number(output, "tcp_backlog", (uint64_t)options->backlog);
@@ -114,7 +116,7 @@ stats_settings(struct stats_output *output)
 	stats_put_number(output, "client_flags_size", 4);
 }
 
-/* --- connections ------------------------------------------------------------------------------------------------------------- */
+/* --- connections -------------------------------------------------------------------------- */
 
 static void
 put_connection(struct stats_output *output, int fd, const char *name, const char *value)
@@ -180,8 +182,10 @@ stats_connections(struct stats_output *output)
 		const struct listener *listener = &server->listeners->at[i];
 
 		put_connection(output, listener->fd, "addr", listener->name);
-		put_connection(output, listener->fd, "state", listener->kind == LISTENER_UDP ? "conn_read" : "conn_listening");
-		put_idle(output, listener->fd, (clock_unix_ns() - clock_started_ns()) / CLOCK_SECOND_NS);
+		put_connection(output, listener->fd, "state",
+			listener->kind == LISTENER_UDP ? "conn_read" : "conn_listening");
+		put_idle(output, listener->fd,
+			(clock_unix_ns() - clock_started_ns()) / CLOCK_SECOND_NS);
 	}
 	for (unsigned i = 0; i < server->worker_count; i++)
 		event_front_visit(server->workers[i].front, visit_connection, output);

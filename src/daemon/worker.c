@@ -7,16 +7,20 @@
  *	engine_run	parse, hash, find, execute, compose
  *	send		replies, in the order of the requests
  *
- * A batch whose requests wait stays pending and is run again each turn. What was looked up in a turn is valid until its end.
+ * A batch whose requests wait stays pending and is run again each turn. What was looked up in a
+ * turn is valid until its end.
  */
 #include "daemon/server.h"
 
 #include "base/clock.h"
 #include "base/rcu.h"
 
-#define WAITING_MS     2		    /* a request waits for memory: look again that soon, if nobody wakes us before */
-#define QUIET_NS       CLOCK_SECOND_NS	    /* without a free batch, a peer that took nothing for so long loses its own */
-#define BATCHES_A_TURN 64		    /* then reclaim gets its step, and who else is ready is asked for */
+/* a request waits for memory: look again that soon, if nobody wakes us before */
+#define WAITING_MS 2
+/* without a free batch, a peer that took nothing for so long loses its own */
+#define QUIET_NS CLOCK_SECOND_NS
+/* then reclaim gets its step, and who else is ready is asked for */
+#define BATCHES_A_TURN 64
 
 /* Pending batches, oldest first. */
 struct pending {
@@ -41,7 +45,8 @@ put_pending(struct pending *pending, struct batch *batch)
 }
 
 static void
-run_batch(struct worker *worker, struct batch *batch, const struct engine_time *time, struct pending *pending)
+run_batch(struct worker *worker, struct batch *batch, const struct engine_time *time,
+	struct pending *pending)
 {
 	engine_run(worker->engine, batch, time);
 	if (worker->front->ops->send(worker->front, batch))
@@ -83,8 +88,8 @@ run_new(struct worker *worker, const struct engine_time *time, struct pending *p
 }
 
 /*
- * Last in a turn, as the turn itself parks streams: true when some go on, which the next turn does. *deadline_ns: when streams that
- * wait for room are to be asked about again, 0 for never.
+ * Last in a turn, as the turn itself parks streams: true when some go on, which the next turn does.
+ * *deadline_ns: when streams that wait for room are to be asked about again, 0 for never.
  */
 static bool
 resume_parked(struct worker *worker, const struct engine_time *time, uint64_t *deadline_ns)

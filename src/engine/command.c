@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What each verb does. A change is a decision: a function that sees the key's present item under its bucket's lock and says what
- * becomes of it. Decisions are pure until the store has answered, because a request that waits is decided again; what is counted is
- * counted after that.
+ * What each verb does. A change is a decision: a function that sees the key's present item under
+ * its bucket's lock and says what becomes of it. Decisions are pure until the store has answered,
+ * because a request that waits is decided again; what is counted is counted after that.
  */
 #include "engine/internal.h"
 
@@ -20,22 +20,23 @@ struct deciding {
 	struct reply *reply;
 	struct store_view view; /* the item as it was decided on, where 'present' */
 	bool present;
-	bool body_given;	/* the draft took the upload's segments */
-	bool stale_stored;	/* an older value was stored as stale */
-	bool won;		/* FETCH with a new time to live: the item was written with the win handed out */
-	struct slice value;	/* ARITHMETIC: the new value's text, in the engine's number_text */
+	bool body_given;   /* the draft took the upload's segments */
+	bool stale_stored; /* an older value was stored as stale */
+	/* FETCH with a new time to live: the item was written with the win handed out */
+	bool won;
+	struct slice value; /* ARITHMETIC: the new value's text, in the engine's number_text */
 };
 
 static enum store_status
 change(struct deciding *deciding,
-       enum store_action (*decide)(void *context, const struct store_view *current, enum store_found found,
-				   struct store_draft *draft))
+	enum store_action (*decide)(void *context, const struct store_view *current,
+		enum store_found found, struct store_draft *draft))
 {
 	const struct request *request = deciding->request;
 	const struct store_update update = {decide, deciding};
 	uint64_t cas;
-	enum store_status status = store_change(deciding->engine->thread, request->key, request->key_size,
-						request->hash, &update, &cas);
+	enum store_status status = store_change(deciding->engine->thread, request->key,
+		request->key_size, request->hash, &update, &cas);
 
 	if (cas)
 		deciding->reply->cas = cas;
@@ -46,13 +47,15 @@ change(struct deciding *deciding,
 static uint32_t
 class_of(const struct engine *engine, uint32_t key_size, uint64_t value_size, uint32_t client_flags)
 {
-	return classes_find(store_classes(engine->store), classes_item_bytes(key_size, value_size, client_flags, 1));
+	return classes_find(store_classes(engine->store),
+		classes_item_bytes(key_size, value_size, client_flags, 1));
 }
 
 static uint32_t
 class_of_view(const struct engine *engine, const struct store_view *view)
 {
-	return class_of(engine, item_key_size(view->item), view->value_size, item_client_flags(view->item));
+	return class_of(
+		engine, item_key_size(view->item), view->value_size, item_client_flags(view->item));
 }
 
 static void
@@ -97,7 +100,7 @@ expiry_of(const struct engine *engine, int64_t exptime)
 	return expiry;
 }
 
-/* --- fetch ----------------------------------------------------------------------------------------------------------------- */
+/* --- fetch -------------------------------------------------------------------------------- */
 
 /* Is the item stale, or (R) soon over, so that one client shall make it anew? */
 static bool
@@ -110,11 +113,12 @@ win_due(const struct engine *engine, const struct request *request, const struct
 }
 
 /*
- * gat, mg T: the same item with a new time to live. The win is settled here, by the old time to live and under the lock: afterwards
- * the item that was found is no longer the present one.
+ * gat, mg T: the same item with a new time to live. The win is settled here, by the old time to
+ * live and under the lock: afterwards the item that was found is no longer the present one.
  */
 static enum store_action
-decide_touch(void *context, const struct store_view *current, enum store_found found, struct store_draft *draft)
+decide_touch(void *context, const struct store_view *current, enum store_found found,
+	struct store_draft *draft)
 {
 	struct deciding *deciding = context;
 	uint32_t expiry = store_expiry(deciding->engine->time.unix_ns, deciding->request->exptime);
@@ -129,7 +133,8 @@ decide_touch(void *context, const struct store_view *current, enum store_found f
 	draft_keep(draft, current);
 	draft->expiry_s = expiry;
 	draft->access_now = !(deciding->request->options & REQUEST_NO_BUMP);
-	deciding->won = deciding->request->protocol == PROTOCOL_META && !(current->soft & ITEM_SOFT_WIN) &&
+	deciding->won = deciding->request->protocol == PROTOCOL_META &&
+			!(current->soft & ITEM_SOFT_WIN) &&
 			win_due(deciding->engine, deciding->request, current);
 	draft->win_sent = deciding->won;
 	return STORE_REPLACE;
@@ -137,7 +142,8 @@ decide_touch(void *context, const struct store_view *current, enum store_found f
 
 /* mg N: an empty item for the one client that will fill it. */
 static enum store_action
-decide_vivify(void *context, const struct store_view *current, enum store_found found, struct store_draft *draft)
+decide_vivify(void *context, const struct store_view *current, enum store_found found,
+	struct store_draft *draft)
 {
 	struct deciding *deciding = context;
 	const struct request *request = deciding->request;
@@ -157,7 +163,8 @@ decide_vivify(void *context, const struct store_view *current, enum store_found 
 
 /* Stale, or soon over: exactly one client is told to make it anew. */
 static void
-settle_win(struct engine *engine, const struct request *request, const struct store_view *view, struct reply *reply)
+settle_win(struct engine *engine, const struct request *request, const struct store_view *view,
+	struct reply *reply)
 {
 	reply->stale = view->kinds & ITEM_STALE;
 	reply->win_sent = view->soft & ITEM_SOFT_WIN;
@@ -168,7 +175,8 @@ settle_win(struct engine *engine, const struct request *request, const struct st
 }
 
 static void
-reply_from_view(struct engine *engine, const struct request *request, const struct store_view *view, struct reply *reply)
+reply_from_view(struct engine *engine, const struct request *request, const struct store_view *view,
+	struct reply *reply)
 {
 	reply->status = STATUS_HIT;
 	reply->client_flags = item_client_flags(view->item);
@@ -187,7 +195,8 @@ reply_from_view(struct engine *engine, const struct request *request, const stru
 }
 
 static void
-count_fetch(struct engine *engine, const struct request *request, enum store_found found, const struct store_view *view)
+count_fetch(struct engine *engine, const struct request *request, enum store_found found,
+	const struct store_view *view)
 {
 	struct counters *counters = engine->counters;
 	bool touch = request->options & REQUEST_TTL, hit = found == STORE_PRESENT;
@@ -203,7 +212,9 @@ count_fetch(struct engine *engine, const struct request *request, enum store_fou
 	if (hit) {
 		uint32_t id = class_of_view(engine, view);
 
-		counter_add(touch ? &counters->classes[id].touch_hits : &counters->classes[id].get_hits, 1);
+		counter_add(
+			touch ? &counters->classes[id].touch_hits : &counters->classes[id].get_hits,
+			1);
 	}
 }
 
@@ -235,7 +246,7 @@ fetch_miss(struct deciding *deciding, enum store_found found)
 			reply->won = true;
 			reply->key_binary = request->options & REQUEST_KEY_BINARY;
 			reply->ttl_s = store_ttl_s(engine->time.unix_ns,
-						   store_expiry(engine->time.unix_ns, request->vivify_ttl));
+				store_expiry(engine->time.unix_ns, request->vivify_ttl));
 			break;
 		}
 	}
@@ -249,16 +260,20 @@ run_fetch(struct deciding *deciding)
 	struct engine *engine = deciding->engine;
 	struct slot *slot = deciding->slot;
 	const struct request *request = deciding->request;
-	const struct store_hint hint = {slot->hint_number, slot->hint_entry, slot->hint_slot, slot->hint_version};
+	const struct store_hint hint = {
+		slot->hint_number, slot->hint_entry, slot->hint_slot, slot->hint_version};
 	struct store_view *view = &deciding->view;
 	enum store_found found;
 	bool stale_hint;
 
 	found = store_find(engine->thread, request->key, request->key_size, request->hash,
-			   slot->hinted ? &hint : NULL, view, &stale_hint);
+		slot->hinted ? &hint : NULL, view, &stale_hint);
 	counter_add(&engine->counters->batch_hints_stale, stale_hint);
 	if (found == STORE_PRESENT && (request->options & REQUEST_TTL)) {
-		/* The value that is answered is the one whose time was changed: as the decision saw it. */
+		/*
+		 * The value that is answered is the one whose time was changed: as the decision saw
+		 * it.
+		 */
 		enum store_status status = change(deciding, decide_touch);
 
 		if (status == STORE_WAIT)
@@ -276,8 +291,8 @@ run_fetch(struct deciding *deciding)
 	}
 	reply_from_view(engine, request, view, deciding->reply);
 	if (request->options & REQUEST_TTL)
-		deciding->reply->ttl_s = store_ttl_s(engine->time.unix_ns,
-						     store_expiry(engine->time.unix_ns, request->exptime));
+		deciding->reply->ttl_s = store_ttl_s(
+			engine->time.unix_ns, store_expiry(engine->time.unix_ns, request->exptime));
 	else if (!(request->options & REQUEST_NO_BUMP))
 		store_accessed(engine->thread, view);
 	count_fetch(engine, request, STORE_PRESENT, view);
@@ -294,16 +309,17 @@ run_inspect(struct deciding *deciding)
 	struct store_view *view = &deciding->view;
 
 	reply->status = STATUS_MISS;
-	if (store_find(engine->thread, request->key, request->key_size, request->hash, NULL, view, NULL) !=
-	    STORE_PRESENT)
+	if (store_find(engine->thread, request->key, request->key_size, request->hash, NULL, view,
+		    NULL) != STORE_PRESENT)
 		return true;
 	reply_from_view(engine, request, view, reply);
 	reply->size_class = (uint8_t)class_of_view(engine, view);
-	reply->item_bytes = classes_item_bytes(request->key_size, view->value_size, reply->client_flags, reply->cas != 0);
+	reply->item_bytes = classes_item_bytes(
+		request->key_size, view->value_size, reply->client_flags, reply->cas != 0);
 	return true;
 }
 
-/* --- store ----------------------------------------------------------------------------------------------------------------- */
+/* --- store -------------------------------------------------------------------------------- */
 
 /* The pieces of the body that came with the request, into pieces; gives their number. */
 static uint32_t
@@ -319,8 +335,9 @@ body_pieces(const struct engine *engine, const struct slot *slot, struct slice *
 	}
 	unit = upload->large ? 1ull << engine->arena.segment_shift : UPLOAD_CHUNK;
 	for (uint32_t i = 0; i < upload->piece_count; i++) {
-		pieces[i].data = upload->large ? memory_address(&engine->arena, upload->segments[i], 0)
-					       : upload->chunks[i];
+		pieces[i].data = upload->large
+					 ? memory_address(&engine->arena, upload->segments[i], 0)
+					 : upload->chunks[i];
 		pieces[i].size = left < unit ? left : unit;
 		left -= pieces[i].size;
 	}
@@ -345,7 +362,8 @@ draft_body(struct deciding *deciding, struct store_draft *draft)
 }
 
 static enum store_action
-decide_append(struct deciding *deciding, const struct store_view *current, struct store_draft *draft)
+decide_append(
+	struct deciding *deciding, const struct store_view *current, struct store_draft *draft)
 {
 	struct engine *engine = deciding->engine;
 	const struct request *request = deciding->request;
@@ -406,7 +424,8 @@ compare_cas(struct deciding *deciding, const struct store_view *current)
 		return STATUS_NOT_FOUND;
 	if (cas_matches(request, current))
 		return STATUS_OK;
-	if ((request->options & REQUEST_INVALIDATE) && request->cas_compare < item_cas(current->item)) {
+	if ((request->options & REQUEST_INVALIDATE) &&
+		request->cas_compare < item_cas(current->item)) {
 		deciding->stale_stored = true;
 		return STATUS_OK;
 	}
@@ -414,7 +433,8 @@ compare_cas(struct deciding *deciding, const struct store_view *current)
 }
 
 static enum store_action
-decide_store(void *context, const struct store_view *current, enum store_found found, struct store_draft *draft)
+decide_store(void *context, const struct store_view *current, enum store_found found,
+	struct store_draft *draft)
 {
 	struct deciding *deciding = context;
 	const struct request *request = deciding->request;
@@ -443,15 +463,16 @@ decide_store(void *context, const struct store_view *current, enum store_found f
 	if (compared != STATUS_OK)
 		return STORE_KEEP;
 	reply->status = STATUS_STORED;
-	enum store_action action =
-		append ? decide_append(deciding, current, draft) : decide_set(deciding, current, draft);
+	enum store_action action = append ? decide_append(deciding, current, draft)
+					  : decide_set(deciding, current, draft);
 
 	reply->value_size = draft->value_size;
 	return action;
 }
 
 static enum store_action
-decide_remove(void *context, const struct store_view *current, enum store_found found, struct store_draft *draft)
+decide_remove(void *context, const struct store_view *current, enum store_found found,
+	struct store_draft *draft)
 {
 	(void)context;
 	(void)current;
@@ -464,7 +485,8 @@ decide_remove(void *context, const struct store_view *current, enum store_found 
 static void
 drop_old_value(struct deciding *deciding)
 {
-	if (deciding->request->mode == MODE_SET && !(deciding->request->options & REQUEST_CAS_COMPARE))
+	if (deciding->request->mode == MODE_SET &&
+		!(deciding->request->options & REQUEST_CAS_COMPARE))
 		change(deciding, decide_remove);
 	deciding->reply->cas = 0;
 }
@@ -475,7 +497,8 @@ count_store(struct deciding *deciding)
 	struct engine *engine = deciding->engine;
 	struct counters *counters = engine->counters;
 	const struct request *request = deciding->request;
-	uint32_t id = class_of(engine, request->key_size, request->body_size, request->client_flags);
+	uint32_t id =
+		class_of(engine, request->key_size, request->body_size, request->client_flags);
 
 	counter_add(&counters->cmd_set, 1);
 	counter_add(&counters->classes[id].cmd_set, 1);
@@ -509,7 +532,9 @@ run_store(struct deciding *deciding)
 	if (deciding->request->status != STATUS_OK) {
 		bool large = deciding->request->status == STATUS_TOO_LARGE;
 
-		counter_add(large ? &engine->counters->store_too_large : &engine->counters->store_no_memory, 1);
+		counter_add(large ? &engine->counters->store_too_large
+				  : &engine->counters->store_no_memory,
+			1);
 		drop_old_value(deciding);
 		reply->status = deciding->request->status;
 		return true;
@@ -518,7 +543,8 @@ run_store(struct deciding *deciding)
 	if (status == STORE_WAIT)
 		return false;
 	if (status == STORE_NO_MEMORY) {
-		uint32_t id = class_of(engine, deciding->request->key_size, deciding->request->body_size, 0);
+		uint32_t id = class_of(
+			engine, deciding->request->key_size, deciding->request->body_size, 0);
 
 		counter_add(&engine->counters->store_no_memory, 1);
 		counter_add(&engine->counters->classes[id].outofmemory, 1);
@@ -535,7 +561,7 @@ run_store(struct deciding *deciding)
 	return true;
 }
 
-/* --- arithmetic ------------------------------------------------------------------------------------------------------------ */
+/* --- arithmetic --------------------------------------------------------------------------- */
 
 /* A decimal number as memcached takes it: digits, spaces behind. */
 static bool
@@ -549,7 +575,7 @@ read_number(const struct engine *engine, const struct store_view *view, uint64_t
 	store_pieces(engine->store, view, &piece);
 	for (*number = 0; i < piece.size && piece.data[i] >= '0' && piece.data[i] <= '9'; i++)
 		if (__builtin_mul_overflow(*number, 10, number) ||
-		    __builtin_add_overflow(*number, (uint64_t)(piece.data[i] - '0'), number))
+			__builtin_add_overflow(*number, (uint64_t)(piece.data[i] - '0'), number))
 			return false;
 	if (i == 0)
 		return false;
@@ -602,7 +628,8 @@ decide_create_number(struct deciding *deciding, struct store_draft *draft)
 }
 
 static enum store_action
-decide_arithmetic(void *context, const struct store_view *current, enum store_found found, struct store_draft *draft)
+decide_arithmetic(void *context, const struct store_view *current, enum store_found found,
+	struct store_draft *draft)
 {
 	struct deciding *deciding = context;
 	const struct request *request = deciding->request;
@@ -613,7 +640,8 @@ decide_arithmetic(void *context, const struct store_view *current, enum store_fo
 	deciding->present = current != NULL;
 	reply->status = STATUS_NOT_FOUND;
 	if (!current)
-		return (request->options & REQUEST_VIVIFY) ? decide_create_number(deciding, draft) : STORE_KEEP;
+		return (request->options & REQUEST_VIVIFY) ? decide_create_number(deciding, draft)
+							   : STORE_KEEP;
 	deciding->view = *current;
 	reply->status = STATUS_EXISTS;
 	if ((request->options & REQUEST_CAS_COMPARE) && !cas_matches(request, current))
@@ -663,10 +691,13 @@ run_arithmetic(struct deciding *deciding)
 
 		if (reply->status == STATUS_NUMBER) {
 			counter_add(incr ? &counters->incr_hits : &counters->decr_hits, 1);
-			counter_add(incr ? &counters->classes[id].incr_hits : &counters->classes[id].decr_hits, 1);
+			counter_add(incr ? &counters->classes[id].incr_hits
+					 : &counters->classes[id].decr_hits,
+				1);
 		}
-		expiry = request->options & REQUEST_TTL ? store_expiry(engine->time.unix_ns, request->exptime)
-							: deciding->view.item->expiry;
+		expiry = request->options & REQUEST_TTL
+				 ? store_expiry(engine->time.unix_ns, request->exptime)
+				 : deciding->view.item->expiry;
 	}
 	reply->ttl_s = store_ttl_s(engine->time.unix_ns, expiry);
 	reply->value_size = deciding->value.size;
@@ -678,7 +709,7 @@ run_arithmetic(struct deciding *deciding)
 	return true;
 }
 
-/* --- touch and delete ------------------------------------------------------------------------------------------------------ */
+/* --- touch and delete --------------------------------------------------------------------- */
 
 static bool
 run_touch(struct deciding *deciding)
@@ -703,7 +734,8 @@ run_touch(struct deciding *deciding)
 }
 
 static enum store_action
-decide_delete(void *context, const struct store_view *current, enum store_found found, struct store_draft *draft)
+decide_delete(void *context, const struct store_view *current, enum store_found found,
+	struct store_draft *draft)
 {
 	struct deciding *deciding = context;
 	const struct request *request = deciding->request;
@@ -733,7 +765,8 @@ decide_delete(void *context, const struct store_view *current, enum store_found 
 		draft->keep_access = false;
 		draft->access_now = current->soft & ITEM_SOFT_FETCHED;
 		if (request->options & REQUEST_TTL)
-			draft->expiry_s = store_expiry(deciding->engine->time.unix_ns, request->exptime);
+			draft->expiry_s =
+				store_expiry(deciding->engine->time.unix_ns, request->exptime);
 	}
 	return STORE_REPLACE;
 }
@@ -757,12 +790,13 @@ run_delete(struct deciding *deciding)
 		counter_add(&counters->delete_misses, 1);
 	} else if (reply->status == STATUS_DELETED) {
 		counter_add(&counters->delete_hits, 1);
-		counter_add(&counters->classes[class_of_view(engine, &deciding->view)].delete_hits, 1);
+		counter_add(
+			&counters->classes[class_of_view(engine, &deciding->view)].delete_hits, 1);
 	}
 	return true;
 }
 
-/* --- about the daemon ------------------------------------------------------------------------------------------------------ */
+/* --- about the daemon --------------------------------------------------------------------- */
 
 static bool
 run_flush(struct deciding *deciding)
@@ -777,7 +811,8 @@ run_flush(struct deciding *deciding)
 		return true;
 	}
 	if (delay > 0)
-		at = (delay <= RELATIVE_MAX_S ? engine->time.unix_ns : 0) + (uint64_t)delay * 1000000000u;
+		at = (delay <= RELATIVE_MAX_S ? engine->time.unix_ns : 0) +
+		     (uint64_t)delay * 1000000000u;
 	store_flush(engine->thread, at);
 	counter_add(&engine->counters->cmd_flush, 1);
 	deciding->reply->status = STATUS_OK;
@@ -792,8 +827,8 @@ run_admin(struct deciding *deciding)
 
 	check(engine->text_count <= BATCH_SLOTS);
 	memset(text, 0, sizeof *text);
-	deciding->reply->status = (uint8_t)engine->options.admin->run(engine->options.admin_context, deciding->request,
-								       text);
+	deciding->reply->status = (uint8_t)engine->options.admin->run(
+		engine->options.admin_context, deciding->request, text);
 	if (text->size > 0) {
 		deciding->reply->status = STATUS_TEXT;
 		deciding->reply->text = slice_make(text->data, text->size);
@@ -807,11 +842,12 @@ count_detail(const struct deciding *deciding)
 	const struct engine_options *options = &deciding->engine->options;
 	const struct request *request = deciding->request;
 
-	if (options->detail_enabled && atomic_load_explicit(options->detail_enabled, memory_order_relaxed) &&
-	    request->key_size > 0)
+	if (options->detail_enabled &&
+		atomic_load_explicit(options->detail_enabled, memory_order_relaxed) &&
+		request->key_size > 0)
 		options->admin->detail(options->admin_context, (enum verb)request->verb,
-				       slice_make(request->key, request->key_size),
-				       deciding->reply->status == STATUS_HIT && !deciding->reply->won);
+			slice_make(request->key, request->key_size),
+			deciding->reply->status == STATUS_HIT && !deciding->reply->won);
 }
 
 static bool
@@ -858,7 +894,8 @@ run_verb(struct deciding *deciding)
 bool
 command_run(struct engine *engine, struct batch_run *run, struct slot *slot, struct reply *reply)
 {
-	struct deciding deciding = {.engine = engine, .request = &slot->request, .slot = slot, .reply = reply};
+	struct deciding deciding = {
+		.engine = engine, .request = &slot->request, .slot = slot, .reply = reply};
 
 	memset(reply, 0, sizeof *reply);
 	reply->ttl_s = -1;
@@ -868,8 +905,10 @@ command_run(struct engine *engine, struct batch_run *run, struct slot *slot, str
 		return false;
 	run->wrote |= slot->request.verb == VERB_STORE || slot->request.verb == VERB_ARITHMETIC ||
 		      slot->request.verb == VERB_TOUCH || slot->request.verb == VERB_DELETE ||
-		      slot->request.verb == VERB_FLUSH || (slot->request.options & (REQUEST_TTL | REQUEST_VIVIFY));
-	counter_add(&engine->counters->cmd_meta, slot->request.protocol == PROTOCOL_META && slot->request.key_size > 0);
+		      slot->request.verb == VERB_FLUSH ||
+		      (slot->request.options & (REQUEST_TTL | REQUEST_VIVIFY));
+	counter_add(&engine->counters->cmd_meta,
+		slot->request.protocol == PROTOCOL_META && slot->request.key_size > 0);
 	count_detail(&deciding);
 	return true;
 }

@@ -7,9 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define BATCHES_MAX 32		 /* per worker: this many may be pending at once */
-#define OUT_TEXT (256 * 1024)	 /* replies' text of one run: 256 misses, or hits of small values, fit many times over */
-#define OUT_COPY_MAX 512	 /* values up to this are copied beside their header: cheaper than an iovec of their own */
+#define BATCHES_MAX 32 /* per worker: this many may be pending at once */
+/* replies' text of one run: 256 misses, or hits of small values, fit many times over */
+#define OUT_TEXT (256 * 1024)
+/* values up to this are copied beside their header: cheaper than an iovec of their own */
+#define OUT_COPY_MAX 512
 #define TEXT_MAX (16 * 1024 * 1024)
 
 /* Text that one reply may take: its lines, an echo of meta flags, a small value. */
@@ -56,10 +58,12 @@ make_parts(struct engine *engine)
 {
 	uint32_t pieces_max = store_pieces_max(engine->store);
 
-	engine->thread = store_thread_create(engine->store, engine->options.worker, engine->counters);
+	engine->thread =
+		store_thread_create(engine->store, engine->options.worker, engine->counters);
 	engine->accel_state = engine->accel->create(&(struct accel_options){
 		.index = store_index(engine->store),
-		.view = {engine->arena.base, engine->arena.segment_shift, engine->arena.segments_max},
+		.view = {engine->arena.base, engine->arena.segment_shift,
+			engine->arena.segments_max},
 		.seed = store_hash_seed(engine->store),
 	});
 	engine->out = (struct reply_out){
@@ -70,8 +74,9 @@ make_parts(struct engine *engine)
 		.copy_max = OUT_COPY_MAX,
 	};
 	/* An append has the pieces of the present value and of the new one, which may be chunks. */
-	engine->pieces = calloc(pieces_max * 2 + memory_large_min(engine->memory) / UPLOAD_CHUNK + 4,
-				sizeof *engine->pieces);
+	engine->pieces =
+		calloc(pieces_max * 2 + memory_large_min(engine->memory) / UPLOAD_CHUNK + 4,
+			sizeof *engine->pieces);
 	engine->segments = calloc(pieces_max, sizeof *engine->segments);
 	for (int i = 0; i < BATCHES_MAX; i++) {
 		struct batch *batch = calloc(1, sizeof *batch);
@@ -81,8 +86,8 @@ make_parts(struct engine *engine)
 		batch->next = engine->pool;
 		engine->pool = batch;
 	}
-	return engine->thread && engine->accel_state && engine->out.text && engine->out.pieces && engine->pieces &&
-	       engine->segments;
+	return engine->thread && engine->accel_state && engine->out.text && engine->out.pieces &&
+	       engine->pieces && engine->segments;
 }
 
 struct engine *
@@ -143,7 +148,7 @@ engine_batch_return(struct engine *engine, struct batch **batch)
 	*batch = NULL;
 }
 
-/* --- parse ----------------------------------------------------------------------------------------------------------------- */
+/* --- parse -------------------------------------------------------------------------------- */
 
 static struct slot *
 add_slot(struct batch *batch, uint32_t run)
@@ -186,7 +191,10 @@ parse_upload(struct engine *engine, struct batch *batch, uint32_t index, struct 
 	return false;
 }
 
-/* The next request of a stream's window. False when the stream has nothing more to give at the moment. */
+/*
+ * The next request of a stream's window. False when the stream has nothing more to give at the
+ * moment.
+ */
 static bool
 parse_window(struct engine *engine, struct batch *batch, uint32_t index, struct slot *slot)
 {
@@ -198,8 +206,8 @@ parse_window(struct engine *engine, struct batch *batch, uint32_t index, struct 
 	slot->upload = NULL;
 	slot->input_before = stream->input;
 	slot->parser_before = stream->parser;
-	switch (request_parse(&stream->parser, &engine->limits, stream->input, stream->input_size, &consumed,
-			      &slot->request, slot->key_decoded)) {
+	switch (request_parse(&stream->parser, &engine->limits, stream->input, stream->input_size,
+		&consumed, &slot->request, slot->key_decoded)) {
 	case PARSE_REQUEST:
 		consume(stream, consumed);
 		stream->last_command = slot->request.command;
@@ -243,7 +251,8 @@ parse_run(struct engine *engine, struct batch *batch, uint32_t index)
 	run->wrote = run->blocked = run->finished = false;
 	stream->wish = STREAM_READ;
 	stream->wanted = 0;
-	while (more && batch->slot_count < BATCH_SLOTS && run->slot_count < engine->options.requests_a_turn) {
+	while (more && batch->slot_count < BATCH_SLOTS &&
+		run->slot_count < engine->options.requests_a_turn) {
 		struct slot *slot = &batch->slots[batch->slot_count];
 
 		if (stream->upload)
@@ -253,7 +262,10 @@ parse_run(struct engine *engine, struct batch *batch, uint32_t index)
 		else
 			more = false;
 	}
-	/* Stopped by a bound: what is left goes on in a later batch, before more is read to where a body's bytes stand already. */
+	/*
+	 * Stopped by a bound: what is left goes on in a later batch, before more is read to where a
+	 * body's bytes stand already.
+	 */
 	stream->more = more && (stream->input_size > 0 || stream->upload);
 	if (stream->more && run->slot_count > 0)
 		counter_add(&engine->counters->conn_yields, 1);
@@ -261,7 +273,7 @@ parse_run(struct engine *engine, struct batch *batch, uint32_t index)
 		stream->wish = STREAM_CLOSE;
 }
 
-/* --- find ------------------------------------------------------------------------------------------------------------------ */
+/* --- find --------------------------------------------------------------------------------- */
 
 static bool
 wants_key(const struct request *request)
@@ -307,7 +319,7 @@ find_all(struct engine *engine, struct batch *batch)
 	}
 }
 
-/* --- execute and compose --------------------------------------------------------------------------------------------------- */
+/* --- execute and compose ------------------------------------------------------------------ */
 
 static bool
 has_room(const struct engine *engine)
@@ -355,8 +367,9 @@ execute_run(struct engine *engine, struct batch *batch, struct batch_run *run)
 }
 
 /*
- * The peer doesn't take its replies: requests that were not run yet go back into the stream's window, to be parsed again when it does. A
- * batch that waited for peers instead would be lost to all others for as long as these like. Bodies that came in pieces can't go back.
+ * The peer doesn't take its replies: requests that were not run yet go back into the stream's
+ * window, to be parsed again when it does. A batch that waited for peers instead would be lost to
+ * all others for as long as these like. Bodies that came in pieces can't go back.
  */
 static void
 give_back_requests(struct batch *batch, struct batch_run *run)
@@ -413,14 +426,15 @@ engine_run(struct engine *engine, struct batch *batch, const struct engine_time 
 	}
 }
 
-/* --- pins and texts -------------------------------------------------------------------------------------------------------- */
+/* --- pins and texts ----------------------------------------------------------------------- */
 
 static bool
 in_arena(const struct memory_arena *arena, const void *bytes)
 {
 	const uint8_t *at = bytes;
 
-	return at >= arena->base && at < arena->base + ((uint64_t)arena->segments_max << arena->segment_shift);
+	return at >= arena->base &&
+	       at < arena->base + ((uint64_t)arena->segments_max << arena->segment_shift);
 }
 
 static enum batch_bytes
@@ -478,5 +492,6 @@ engine_text_printf(struct engine_text *text, const char *format, ...)
 	va_start(arguments, format);
 	size = vsnprintf(line, sizeof line, format, arguments);
 	va_end(arguments);
-	return size >= 0 && engine_text_put(text, line, (size_t)size < sizeof line ? (size_t)size : sizeof line - 1);
+	return size >= 0 && engine_text_put(text, line,
+				    (size_t)size < sizeof line ? (size_t)size : sizeof line - 1);
 }

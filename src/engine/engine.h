@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * engine: runs batches. parse -> hash -> find -> fetch -> execute and compose. It knows requests and the store, no socket.
+ * engine: runs batches. parse -> hash -> find -> fetch -> execute and compose. It knows requests
+ * and the store, no socket.
  *
- * One engine a worker; all functions are called by that worker, on line for RCU unless said otherwise.
+ * One engine a worker; all functions are called by that worker, on line for RCU unless said
+ * otherwise.
  */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
@@ -19,8 +21,9 @@ struct counters;
 
 /* The time, sampled once a turn by the worker. */
 struct engine_time {
-	uint64_t unix_ns; /* Unix time in nanoseconds: monotonic clock plus the offset taken at start */
-	uint32_t unix_s;  /* whole seconds of it */
+	/* Unix time in nanoseconds: monotonic clock plus the offset taken at start */
+	uint64_t unix_ns;
+	uint32_t unix_s; /* whole seconds of it */
 };
 
 /* Bytes of a reply that is composed outside the engine; freed when the batch has been sent. */
@@ -31,15 +34,20 @@ struct engine_text {
 };
 /* Appends; false when memory ran out or the text passed 16 MiB. */
 bool engine_text_put(struct engine_text *text, const void *data, size_t size);
-bool engine_text_printf(struct engine_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+bool engine_text_printf(struct engine_text *text, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
 
 /*
- * Commands about the daemon, not about items: stats, verbosity, cache_memlimit, shutdown, debugtime. The daemon's; runs in
- * the worker's turn. Leaves a whole reply in *text (framed for request->protocol), or none and gives the status to be answered.
+ * Commands about the daemon, not about items: stats, verbosity, cache_memlimit, shutdown,
+ * debugtime. The daemon's; runs in the worker's turn. Leaves a whole reply in *text (framed for
+ * request->protocol), or none and gives the status to be answered.
  */
 struct engine_admin {
 	enum status (*run)(void *context, const struct request *request, struct engine_text *text);
-	/* 'stats detail': called for each key while *detail_enabled (engine_options) is true. hit: FETCH only. */
+	/*
+	 * 'stats detail': called for each key while *detail_enabled (engine_options) is true. hit:
+	 * FETCH only.
+	 */
 	void (*detail)(void *context, enum verb verb, struct slice key, bool hit);
 };
 
@@ -51,21 +59,27 @@ struct engine_options {
 	uint64_t window_bytes_max; /* the front's ordinary read buffer */
 	uint64_t line_bytes_max;
 	uint64_t upload_bytes_max; /* chunks that this worker lends to arriving bodies */
-	_Atomic uint32_t *upload_waiters; /* streams parked for want of room, all workers together: the daemon's, starts at 0 */
-	uint32_t requests_a_turn;  /* -R: requests of one connection in one batch, at most BATCH_SLOTS */
-	bool flush_allowed;	   /* not -F */
-	bool strict;		   /* -o strict_protocol=close */
-	const char *version;	   /* what 'version' answers */
+	/* streams parked for want of room, all workers together: the daemon's, starts at 0 */
+	_Atomic uint32_t *upload_waiters;
+	/* -R: requests of one connection in one batch, at most BATCH_SLOTS */
+	uint32_t requests_a_turn;
+	bool flush_allowed;  /* not -F */
+	bool strict;	     /* -o strict_protocol=close */
+	const char *version; /* what 'version' answers */
 	const struct engine_admin *admin;
 	const _Atomic bool *detail_enabled; /* NULL: never */
 	void *admin_context;
-	uint64_t reply_bytes_max;  /* a connection's replies in one batch, beyond which it yields (1 MiB) */
+	/* a connection's replies in one batch, beyond which it yields (1 MiB) */
+	uint64_t reply_bytes_max;
 };
 
 struct engine *engine_create(const struct engine_options *options);
 void engine_destroy(struct engine *engine);
 
-/* The worker's own store thread: whoever runs the loop begins and ends its turns (store_turn_begin, store_turn_end). */
+/*
+ * The worker's own store thread: whoever runs the loop begins and ends its turns (store_turn_begin,
+ * store_turn_end).
+ */
 struct store_thread *engine_store_thread(struct engine *engine);
 
 /* An empty batch from this worker's pool; NULL when all are pending: receive nothing more now. */
@@ -73,14 +87,19 @@ struct batch *engine_batch_borrow(struct engine *engine);
 /* Takes an empty batch back. */
 void engine_batch_return(struct engine *engine, struct batch **batch);
 
-/* Runs a new batch, or a pending one again: afterwards each run has this turn's pieces, and finished ones say so. */
+/*
+ * Runs a new batch, or a pending one again: afterwards each run has this turn's pieces, and
+ * finished ones say so.
+ */
 void engine_run(struct engine *engine, struct batch *batch, const struct engine_time *time);
 
 /*
- * Once a turn: streams whose parking is over, one a call, NULL at the end. *deadline_ns: Unix time at which to ask again at the
- * latest (0: no need). Takes memory back from stalled uploads while others wait for it.
+ * Once a turn: streams whose parking is over, one a call, NULL at the end. *deadline_ns: Unix time
+ * at which to ask again at the latest (0: no need). Takes memory back from stalled uploads while
+ * others wait for it.
  */
-struct stream *engine_unpark(struct engine *engine, const struct engine_time *time, uint64_t *deadline_ns);
+struct stream *engine_unpark(
+	struct engine *engine, const struct engine_time *time, uint64_t *deadline_ns);
 
 /* How a front pins what a peer didn't take; context: the struct store. */
 extern const struct batch_pins engine_pins;

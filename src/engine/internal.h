@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The engine's own structs, for its files: engine.c (the stages of a batch), command.c (what each verb does), upload.c (bodies that
- * arrive in pieces).
+ * The engine's own structs, for its files: engine.c (the stages of a batch), command.c (what each
+ * verb does), upload.c (bodies that arrive in pieces).
  */
 #ifndef ENGINE_INTERNAL_H
 #define ENGINE_INTERNAL_H
@@ -14,31 +14,45 @@
 
 #include <stdatomic.h>
 
-#define UPLOAD_CHUNK 16384		/* bytes of memory that are lent to an arriving body at a time */
-#define NUMBER_TEXT_MAX 64 /* the 20 digits of 2^64 - 1, and zeros before or spaces behind; longer values are no numbers */
-#define UPLOAD_STALL_NS 3000000000ull	/* without progress for so long, an upload's memory may be taken back */
-#define UPLOAD_FIRST 4096		/* bytes of a body that must have come before memory is lent to it: till then they stay in the window */
-#define UPLOAD_GRACE_NS 1000000000ull	/* who waited for memory must use it within that time while others wait */
-#define UPLOAD_PARKED_NS 10000000000ull	/* parked for so long without a byte, a large one may lose its segments */
-#define UPLOAD_RETRY_NS 50000000ull	/* a parked upload is tried again at least this often */
+/* bytes of memory that are lent to an arriving body at a time */
+#define UPLOAD_CHUNK 16384
+/* the 20 digits of 2^64 - 1, and zeros before or spaces behind; longer values are no numbers */
+#define NUMBER_TEXT_MAX 64
+/* without progress for so long, an upload's memory may be taken back */
+#define UPLOAD_STALL_NS 3000000000ull
+/*
+ * bytes of a body that must have come before memory is lent to it: till then they stay in the
+ * window
+ */
+#define UPLOAD_FIRST 4096
+/* who waited for memory must use it within that time while others wait */
+#define UPLOAD_GRACE_NS 1000000000ull
+/* parked for so long without a byte, a large one may lose its segments */
+#define UPLOAD_PARKED_NS 10000000000ull
+#define UPLOAD_RETRY_NS 50000000ull /* a parked upload is tried again at least this often */
 
-/* A body that arrives in pieces, and the request that it belongs to. In its engine's list, least recent progress first. */
+/*
+ * A body that arrives in pieces, and the request that it belongs to. In its engine's list, least
+ * recent progress first.
+ */
 struct upload {
 	struct upload *previous, *next;
 	struct stream *stream;
 	struct request request; /* key and arguments stand behind this struct */
 	uint64_t received;	/* bytes of the body */
 	uint64_t progress_ns;	/* when the last ones came */
-	uint32_t progress_turn;	/* and in which turn: after a long one, bytes may be there that were not looked at */
+	/* and in which turn: after a long one, bytes may be there that were not looked at */
+	uint32_t progress_turn;
 	uint32_t piece_count;
 	uint32_t piece_room;
-	uint8_t end_size;	/* bytes of line end behind the body */
-	bool large;		/* pieces are segments of the store, else chunks of ours */
-	bool parked;		/* waits for us, not we for its client */
-	bool waited;		/* was parked, and no byte has come since */
-	bool aborted;		/* its memory was taken back: the rest is swallowed */
-	bool full;		/* aborted because there is no memory for it and none will come (-M) */
-	bool published;		/* an item owns the segments now */
+	uint8_t end_size; /* bytes of line end behind the body */
+	bool large;	  /* pieces are segments of the store, else chunks of ours */
+	bool parked;	  /* waits for us, not we for its client */
+	bool waited;	  /* was parked, and no byte has come since */
+	bool aborted;	  /* its memory was taken back: the rest is swallowed */
+	/* aborted because there is no memory for it and none will come (-M) */
+	bool full;
+	bool published; /* an item owns the segments now */
 	union {
 		uint8_t **chunks;
 		uint32_t *segments;
@@ -58,13 +72,16 @@ struct engine {
 	struct parse_limits limits;
 	struct batch *pool;
 	struct reply_out out;
-	struct slice *pieces;	  /* of one large value */
-	uint32_t *segments;	  /* of one body, for the draft */
+	struct slice *pieces;		   /* of one large value */
+	uint32_t *segments;		   /* of one body, for the draft */
 	char number_text[NUMBER_TEXT_MAX]; /* the value of the present arithmetic request */
-	uint64_t turn_ns;	  /* the present turn's time, */
-	uint32_t turn;		  /* and its number, as engine_unpark sees them */
-	uint64_t upload_bytes;	  /* lent as chunks */
-	/* These two may pass the bounds on chunks and on segments, so that of uploads that all wait for more, one ends. */
+	uint64_t turn_ns;		   /* the present turn's time, */
+	uint32_t turn;			   /* and its number, as engine_unpark sees them */
+	uint64_t upload_bytes;		   /* lent as chunks */
+	/*
+	 * These two may pass the bounds on chunks and on segments, so that of uploads that all wait
+	 * for more, one ends.
+	 */
 	struct upload *favoured, *favoured_large;
 	struct upload *upload_first, *upload_last;
 	struct stream *parked_first, *parked_last;
@@ -76,7 +93,8 @@ struct engine {
 /* --- command.c --- */
 
 /* Runs one request; false when it must wait. Otherwise *reply is ready to be composed. */
-bool command_run(struct engine *engine, struct batch_run *run, struct slot *slot, struct reply *reply);
+bool command_run(
+	struct engine *engine, struct batch_run *run, struct slot *slot, struct reply *reply);
 
 /* --- upload.c --- */
 
@@ -87,10 +105,16 @@ enum upload_status {
 	UPLOAD_SKIP,   /* it was aborted: the rest is being swallowed, the slot holds the refusal */
 };
 
-/* The line of a storage command was parsed, its body doesn't fit the window. False when memory ran out: slot holds a refusal. */
+/*
+ * The line of a storage command was parsed, its body doesn't fit the window. False when memory ran
+ * out: slot holds a refusal.
+ */
 bool upload_begin(struct engine *engine, struct stream *stream, struct slot *slot);
 enum upload_status upload_advance(struct engine *engine, struct stream *stream, struct slot *slot);
-/* Gives back what no item owns now, and the upload itself (with it the key and the flags of its request). */
+/*
+ * Gives back what no item owns now, and the upload itself (with it the key and the flags of its
+ * request).
+ */
 void upload_end(struct engine *engine, struct upload *upload);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Bodies that don't fit a read buffer. Memory is lent as bytes arrive: chunks of 16 KiB, or for a value that will own
- * dedicated segments those segments themselves, so that it is never copied. Both are bounded; who finds none is parked, and
- * while anybody waits, uploads without progress for some seconds lose what they hold: their rest is swallowed and answered with an error.
+ * Bodies that don't fit a read buffer. Memory is lent as bytes arrive: chunks of 16 KiB, or for a
+ * value that will own dedicated segments those segments themselves, so that it is never copied.
+ * Both are bounded; who finds none is parked, and while anybody waits, uploads without progress for
+ * some seconds lose what they hold: their rest is swallowed and answered with an error.
  */
 #include "engine/internal.h"
 
@@ -51,7 +52,8 @@ release_memory(struct engine *engine, struct upload *upload)
 {
 	if (upload->large) {
 		if (!upload->published && upload->piece_count)
-			memory_body_release(engine->memory, upload->segments, upload->piece_count, false);
+			memory_body_release(
+				engine->memory, upload->segments, upload->piece_count, false);
 	} else {
 		for (uint32_t i = 0; i < upload->piece_count; i++)
 			free(upload->chunks[i]);
@@ -92,7 +94,8 @@ upload_begin(struct engine *engine, struct stream *stream, struct slot *slot)
 	uint64_t unit = large ? 1ull << engine->arena.segment_shift : UPLOAD_CHUNK;
 	uint64_t count = (request->body_size + unit - 1) / unit;
 	size_t list = count * (large ? sizeof(uint32_t) : sizeof(uint8_t *));
-	struct upload *upload = malloc(sizeof *upload + list + request->key_size + request->arguments.size);
+	struct upload *upload =
+		malloc(sizeof *upload + list + request->key_size + request->arguments.size);
 	uint8_t *behind;
 
 	if (!upload) {
@@ -125,7 +128,10 @@ upload_begin(struct engine *engine, struct stream *stream, struct slot *slot)
 	return true;
 }
 
-/* Uploads that each hold a part and wait for the rest would wait for ever: one of them may pass the bound. */
+/*
+ * Uploads that each hold a part and wait for the rest would wait for ever: one of them may pass the
+ * bound.
+ */
 static bool
 favour(struct upload **favoured, struct upload *upload)
 {
@@ -146,7 +152,8 @@ find_room(struct engine *engine, struct upload *upload)
 	if (upload->large) {
 		uint32_t segment;
 		struct memory_thread *thread = store_thread_memory(engine->thread);
-		enum memory_status status = memory_body_borrow(thread, engine->time.unix_s, &segment);
+		enum memory_status status =
+			memory_body_borrow(thread, engine->time.unix_s, &segment);
 
 		if (status == MEMORY_WAIT && favour(&engine->favoured_large, upload))
 			status = memory_body_borrow_copy(thread, engine->time.unix_s, &segment);
@@ -157,7 +164,7 @@ find_room(struct engine *engine, struct upload *upload)
 		room = memory_address(&engine->arena, segment, 0);
 	} else {
 		if (engine->upload_bytes + UPLOAD_CHUNK > engine->options.upload_bytes_max &&
-		    !favour(&engine->favoured, upload))
+			!favour(&engine->favoured, upload))
 			return MEMORY_WAIT;
 		room = malloc(UPLOAD_CHUNK);
 		if (!room)
@@ -170,7 +177,10 @@ find_room(struct engine *engine, struct upload *upload)
 	return MEMORY_OK;
 }
 
-/* Its memory is taken back; what is still to come of it will be swallowed and answered with an error. */
+/*
+ * Its memory is taken back; what is still to come of it will be swallowed and answered with an
+ * error.
+ */
 static void
 abort_upload(struct engine *engine, struct upload *upload)
 {
@@ -239,7 +249,10 @@ finish(struct engine *engine, struct upload *upload, struct slot *slot)
 	return UPLOAD_DONE;
 }
 
-/* The aborted upload's request goes on without a body: the store drops the old value, the client gets its error at once. */
+/*
+ * The aborted upload's request goes on without a body: the store drops the old value, the client
+ * gets its error at once.
+ */
 static enum upload_status
 skip_aborted(struct engine *engine, struct upload *upload, struct slot *slot)
 {
@@ -277,7 +290,8 @@ upload_advance(struct engine *engine, struct stream *stream, struct slot *slot)
 			uint64_t left = upload->request.body_size - upload->received;
 			enum memory_status status;
 
-			if (upload->piece_count == 0 && stream->input_size < left && stream->input_size < UPLOAD_FIRST) {
+			if (upload->piece_count == 0 && stream->input_size < left &&
+				stream->input_size < UPLOAD_FIRST) {
 				stream->wanted = UPLOAD_FIRST;
 				return UPLOAD_MORE;
 			}
@@ -303,7 +317,10 @@ upload_advance(struct engine *engine, struct stream *stream, struct slot *slot)
 	return upload->aborted ? skip_aborted(engine, upload, slot) : finish(engine, upload, slot);
 }
 
-/* Takes memory of this kind back from the uploads that have been without progress for long. True if there was any. */
+/*
+ * Takes memory of this kind back from the uploads that have been without progress for long. True if
+ * there was any.
+ */
 static bool
 abort_stalled(struct engine *engine, bool large)
 {
@@ -311,14 +328,17 @@ abort_stalled(struct engine *engine, bool large)
 
 	for (struct upload *upload = engine->upload_first; upload; upload = upload->next) {
 		if (engine->time.unix_ns - upload->progress_ns < UPLOAD_STALL_NS ||
-		    engine->turn - upload->progress_turn < 2)
+			engine->turn - upload->progress_turn < 2)
 			break;
 		/*
-		 * Whole ones wait in a slot for their turn. Parked ones wait for us, and the favoured ones see to it that room comes
-		 * back to them; but each worker has its favoured one, and values may be so large that these wait for each other.
+		 * Whole ones wait in a slot for their turn. Parked ones wait for us, and the
+		 * favoured ones see to it that room comes back to them; but each worker has its
+		 * favoured one, and values may be so large that these wait for each other.
 		 */
-		if (upload->large != large || upload->piece_count == 0 || upload->stream->upload != upload ||
-		    (upload->parked && (!large || engine->time.unix_ns - upload->progress_ns < UPLOAD_PARKED_NS)))
+		if (upload->large != large || upload->piece_count == 0 ||
+			upload->stream->upload != upload ||
+			(upload->parked && (!large || engine->time.unix_ns - upload->progress_ns <
+							      UPLOAD_PARKED_NS)))
 			continue;
 		abort_upload(engine, upload);
 		any = true;
@@ -352,14 +372,20 @@ unpark(struct engine *engine, struct stream *stream)
 	stream->upload->parked = false;
 	stream->upload->waited = true;
 	stream->upload->progress_turn = engine->turn;
-	/* What it has in its window came long ago: it counts as stalled soon, if nothing more is on the socket. */
+	/*
+	 * What it has in its window came long ago: it counts as stalled soon, if nothing more is on
+	 * the socket.
+	 */
 	stream->upload->progress_ns = engine->time.unix_ns - UPLOAD_STALL_NS + UPLOAD_GRACE_NS;
 	list_remove(engine, stream->upload);
 	list_prepend(engine, stream->upload);
 	return stream;
 }
 
-/* The first parked stream that waits for this kind of memory, if it can go on: there is room for it, or never will be. */
+/*
+ * The first parked stream that waits for this kind of memory, if it can go on: there is room for
+ * it, or never will be.
+ */
 static struct stream *
 try_unpark(struct engine *engine, bool large)
 {
@@ -391,7 +417,10 @@ engine_unpark(struct engine *engine, const struct engine_time *time, uint64_t *d
 	engine->time = *time;
 	*deadline_ns = 0;
 	if (engine->parked_first) {
-		/* Who waits for segments doesn't hold back who needs but a chunk, nor the other way. */
+		/*
+		 * Who waits for segments doesn't hold back who needs but a chunk, nor the other
+		 * way.
+		 */
 		bool large = engine->parked_first->upload->large;
 		struct stream *stream = try_unpark(engine, large);
 
@@ -401,8 +430,12 @@ engine_unpark(struct engine *engine, const struct engine_time *time, uint64_t *d
 			return stream;
 		*deadline_ns = time->unix_ns + UPLOAD_RETRY_NS;
 	} else if (engine->upload_first) {
-		/* Segments are every worker's: another's stream may wait for what one of ours holds. */
-		bool waited_for = atomic_load_explicit(engine->options.upload_waiters, memory_order_relaxed) > 0;
+		/*
+		 * Segments are every worker's: another's stream may wait for what one of ours
+		 * holds.
+		 */
+		bool waited_for = atomic_load_explicit(
+					  engine->options.upload_waiters, memory_order_relaxed) > 0;
 
 		if (waited_for)
 			abort_stalled(engine, true);

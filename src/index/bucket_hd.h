@@ -82,7 +82,7 @@ struct bucket_table {
 	hd_atomic64 tag_bits_lost;
 };
 
-/* --- fields ----------------------------------------------------------------------------------- */
+/* --- fields ------------------------------------------------------------------------------- */
 
 #define BUCKET_TAG_SHIFT 52
 #define BUCKET_READS_SHIFT 48
@@ -235,7 +235,7 @@ bucket_reads_estimate(uint32_t reads)
 	return reads <= 4 ? reads : 2 + (1u << (reads - 3));
 }
 
-/* --- home and tag ----------------------------------------------------------------------------- */
+/* --- home and tag ------------------------------------------------------------------------- */
 
 /*
  * The home bucket of a hash in a table of 'count' buckets, and how many bits of the hash its number
@@ -295,7 +295,7 @@ bucket_unit_at(const struct bucket_table *table, uint32_t number)
 	return table->units_end - number;
 }
 
-/* --- looking up ------------------------------------------------------------------------------- */
+/* --- looking up --------------------------------------------------------------------------- */
 
 /* A look-up in progress; index_find in index.h is the host's way to use it. */
 struct bucket_find {

@@ -217,7 +217,9 @@ index_split(struct index *index, unsigned writer)
 
 	if (!index_take_space(index, sizeof *high))
 		return false;
-	/* If its page isn't there yet (see index_touch_ahead), it comes here, not under the locks. */
+	/*
+	 * If its page isn't there yet (see index_touch_ahead), it comes here, not under the locks.
+	 */
 	atomic_fetch_or_explicit(&high->header, 0, memory_order_relaxed);
 	split_prefetch(index, old + 1);
 

@@ -132,7 +132,7 @@ index_count_entries(struct index *index, unsigned writer, int64_t more)
 	atomic_fetch_add_explicit(&index->entries, now, memory_order_relaxed);
 }
 
-/* --- writing ---------------------------------------------------------------------------------- */
+/* --- writing ------------------------------------------------------------------------------ */
 
 void
 index_locked_rewind(struct index_locked *locked)
@@ -251,7 +251,7 @@ index_unlock(struct index_locked *locked)
 	locked->bucket = NULL;
 }
 
-/* --- upkeep ----------------------------------------------------------------------------------- */
+/* --- upkeep ------------------------------------------------------------------------------- */
 
 void
 index_walk(struct index *index, unsigned writer, bool (*visit)(void *context, uint64_t entry),

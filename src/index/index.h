@@ -103,7 +103,7 @@ index_table(const struct index *index)
 	return (const struct bucket_table *)(const void *)index;
 }
 
-/* --- reading: lock-free, the calling thread is a reader --------------------------------------- */
+/* --- reading: lock-free, the calling thread is a reader ----------------------------------- */
 
 /*
  * A look-up in progress. Use:
@@ -197,7 +197,7 @@ index_count_read(_Atomic uint64_t *slot, uint64_t entry, uint32_t random)
 		memory_order_relaxed, memory_order_relaxed);
 }
 
-/* --- writing: under the bucket's lock --------------------------------------------------------- */
+/* --- writing: under the bucket's lock ----------------------------------------------------- */
 
 /* A locked home bucket. Scan with index_locked_next; slots are valid until unlock. */
 struct index_locked {
@@ -238,7 +238,7 @@ void index_locked_remove(struct index_locked *locked, _Atomic uint64_t *slot);
 /* Publishes the new version if anything changed, tells the observer, unlocks. */
 void index_unlock(struct index_locked *locked);
 
-/* --- growth and upkeep ------------------------------------------------------------------------ */
+/* --- growth and upkeep -------------------------------------------------------------------- */
 
 /*
  * How many splits the table lacks, 0 for none. Cheap: workers ask once a turn. A few entries are

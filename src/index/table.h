@@ -113,7 +113,7 @@ bool index_growth_stopped(const struct index *index);
 /* Adds to the count of entries. */
 void index_count_entries(struct index *index, unsigned writer, int64_t more);
 
-/* --- chain.c: a locked bucket's entries and units --------------------------------------------- */
+/* --- chain.c: a locked bucket's entries and units ----------------------------------------- */
 
 /* Goes over all slots of a locked bucket, empty ones included, links not. */
 struct chain_walk {

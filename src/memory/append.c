@@ -225,7 +225,7 @@ append_seal_due(const struct memory *memory, uint32_t segment, uint32_t now_s, b
 			      s->used - atomic_load(&s->live) >= memory->segment_bytes / 16);
 }
 
-/* --- large values --------------------------------------------------------------------------- */
+/* --- large values ------------------------------------------------------------------------- */
 
 uint64_t
 memory_large_min(const struct memory *memory)
@@ -282,7 +282,8 @@ borrow_body(struct memory_thread *thread, uint32_t now_s, uint32_t bound, uint32
 		atomic_store(&memory->starved, true);
 		return MEMORY_WAIT;
 	}
-	*segment = pool_take(memory, TAKER_WORKER, SEGMENT_BODY, PROBATION, memory_epoch(memory), now_s);
+	*segment = pool_take(
+		memory, TAKER_WORKER, SEGMENT_BODY, PROBATION, memory_epoch(memory), now_s);
 	if (*segment)
 		return MEMORY_OK;
 	atomic_fetch_sub(&memory->bodies_unfinished, 1);

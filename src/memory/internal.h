@@ -186,7 +186,7 @@ struct memory {
 
 uint32_t memory_ghost_sets(const struct memory *memory, uint64_t limit_bytes);
 
-/* --- pool.c: segments as wholes ------------------------------------------------------------- */
+/* --- pool.c: segments as wholes ----------------------------------------------------------- */
 
 enum taker { TAKER_WORKER, TAKER_RECLAIM };
 
@@ -224,7 +224,7 @@ void pool_tell_starved(struct memory *memory);
  */
 void pool_set_exhausted(struct memory *memory);
 
-/* --- append.c ------------------------------------------------------------------------------- */
+/* --- append.c ----------------------------------------------------------------------------- */
 
 unsigned append_ttl_class(uint32_t expiry_s, uint32_t now_s, unsigned classes);
 void append_choose_slots(struct memory *memory);
@@ -239,7 +239,7 @@ uint32_t body_count_max(const struct memory *memory);
 /* With so many body segments behind its heads, a segment is sealed. */
 uint32_t body_seal_count(const struct memory *memory);
 
-/* --- reclaim.c, walk.c ---------------------------------------------------------------------- */
+/* --- reclaim.c, walk.c -------------------------------------------------------------------- */
 
 enum step { STEP_IDLE, STEP_WORKED, STEP_GRACE /* nothing can go on before a grace period */ };
 

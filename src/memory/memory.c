@@ -202,7 +202,7 @@ memory_ghost_take(struct memory *memory, uint64_t hash)
 	return true;
 }
 
-/* --- pins ----------------------------------------------------------------------------------- */
+/* --- pins --------------------------------------------------------------------------------- */
 
 bool
 memory_pin(struct memory *memory, uint32_t segment)
@@ -240,7 +240,7 @@ memory_unpin(struct memory *memory, uint32_t segment)
 		pool_wake(memory);
 }
 
-/* --- limits --------------------------------------------------------------------------------- */
+/* --- limits ------------------------------------------------------------------------------- */
 
 /*
  * An item in ghost costs 4 bytes: a 128th of memory remembers about as many keys as main holds of

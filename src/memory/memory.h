@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * memory: items in DRAM, in append-only segments. It owns the arena, who may append where, and the choice of what leaves; it knows
- * no keys and no index: the store says through struct memory_items what is still alive and makes the moves that memory decides.
+ * memory: items in DRAM, in append-only segments. It owns the arena, who may append where, and the
+ * choice of what leaves; it knows no keys and no index: the store says through struct memory_items
+ * what is still alive and makes the moves that memory decides.
  *
- * A segment's life. Each arrow has one owner; 'state' is written by it alone (release) and read by all (acquire):
+ * A segment's life. Each arrow has one owner; 'state' is written by it alone (release) and read by
+ * all (acquire):
  *
  *	FREE --open--> OPEN --seal--> SEALED --claim--> CLEARING --walked--> GRACE --quiescent, unpinned--> FREE
  *	 by: appender's owner   same       reclaimer       reclaimer       background thread
  *	FREE --borrow--> BODY (dedicated to a large value) --release--> GRACE --> FREE
  *
- * A sealed segment never changes (soft words aside). Before its number is used again all entries that point into it have been
- * cleared or moved under their bucket locks, then a grace period has passed: readers that are on line keep every segment they
- * can have seen. What outlives a turn (a send's leftover) is pinned.
+ * A sealed segment never changes (soft words aside). Before its number is used again all entries
+ * that point into it have been cleared or moved under their bucket locks, then a grace period has
+ * passed: readers that are on line keep every segment they can have seen. What outlives a turn (a
+ * send's leftover) is pinned.
  */
 #ifndef MEMORY_MEMORY_H
 #define MEMORY_MEMORY_H
@@ -27,64 +30,90 @@ struct memory_thread;
 enum memory_reason { MEMORY_EVICTED, MEMORY_EXPIRED, MEMORY_FLUSHED };
 
 /*
- * What memory asks of the items' owner, the store. 'segment' and 'offset' (in units of 16 bytes) name the place of *item. All
- * may be called from any thread that does reclaim work, always on line, holding no memory lock.
+ * What memory asks of the items' owner, the store. 'segment' and 'offset' (in units of 16 bytes)
+ * name the place of *item. All may be called from any thread that does reclaim work, always on
+ * line, holding no memory lock.
  */
 struct memory_items {
-	/* reads counter (0..15) when the index still names this place, -1 when it doesn't. Takes no lock. A hint. */
+	/*
+	 * reads counter (0..15) when the index still names this place, -1 when it doesn't. Takes no
+	 * lock. A hint.
+	 */
 	int (*reads)(void *context, const struct item *item, uint32_t segment, uint32_t offset);
 	/*
-	 * Under the bucket's lock: if the index still names the source and the source's segment has epoch 'epoch', copies the soft word
-	 * to the copy at 'to' (whose other bytes memory has already copied), makes the index name it with 'reads', and gives true.
-	 * memory itself accounts for the bytes of what it moves and drops: no memory_dead for these. Soft times count from the
-	 * segment's opened_s: the copy's segment has the source's or an earlier one, never a later.
+	 * Under the bucket's lock: if the index still names the source and the source's segment has
+	 * epoch 'epoch', copies the soft word to the copy at 'to' (whose other bytes memory has
+	 * already copied), makes the index name it with 'reads', and gives true. memory itself
+	 * accounts for the bytes of what it moves and drops: no memory_dead for these. Soft times
+	 * count from the segment's opened_s: the copy's segment has the source's or an earlier one,
+	 * never a later.
 	 */
-	bool (*move)(void *context, const struct item *item, uint32_t segment, uint32_t offset, uint32_t to_segment,
-		     uint32_t to_offset, struct item *to, uint32_t epoch, unsigned reads);
+	bool (*move)(void *context, const struct item *item, uint32_t segment, uint32_t offset,
+		uint32_t to_segment, uint32_t to_offset, struct item *to, uint32_t epoch,
+		unsigned reads);
 	/*
-	 * Under the bucket's lock: if the index still names this place, clears the entry and gives true (then the item is gone; its
-	 * large body too: memory releases the body's segments). Counted by reason.
+	 * Under the bucket's lock: if the index still names this place, clears the entry and gives
+	 * true (then the item is gone; its large body too: memory releases the body's segments).
+	 * Counted by reason.
 	 */
-	bool (*drop)(void *context, const struct item *item, uint32_t segment, uint32_t offset, enum memory_reason reason);
+	bool (*drop)(void *context, const struct item *item, uint32_t segment, uint32_t offset,
+		enum memory_reason reason);
 	/* The key's hash, for the ghost. */
 	uint64_t (*hash)(void *context, const struct item *item);
 };
 
-/* Follows the segments: the GPU's mirror is one, none by default. Called by the segment's owner of that moment. */
+/*
+ * Follows the segments: the GPU's mirror is one, none by default. Called by the segment's owner of
+ * that moment.
+ */
 struct memory_observer {
 	void (*opened)(void *context, uint32_t segment, uint32_t epoch);
-	void (*written)(void *context, uint32_t segment, uint32_t bytes); /* prefix that will not change any more */
+	/* prefix that will not change any more */
+	void (*written)(void *context, uint32_t segment, uint32_t bytes);
 	void (*sealed)(void *context, uint32_t segment);
-	void (*released)(void *context, uint32_t segment); /* no entry names it; the grace period follows */
+	/* no entry names it; the grace period follows */
+	void (*released)(void *context, uint32_t segment);
 };
 
 struct memory_options {
-	uint64_t limit_bytes;	    /* -m: segments, ghost and what memory_set_outside reports */
-	uint64_t reserve_factor;    /* address range: this many times limit_bytes (4) */
-	unsigned workers;	    /* appending threads */
-	uint64_t value_bytes_max;   /* -I */
-	bool evict;		    /* false: -M */
-	bool hugepages;		    /* -L: explicit hugepages, else transparent ones are asked for */
-	unsigned seal_age_s;	    /* open segments older than this are sealed at the turn's end (60) */
+	uint64_t limit_bytes;	  /* -m: segments, ghost and what memory_set_outside reports */
+	uint64_t reserve_factor;  /* address range: this many times limit_bytes (4) */
+	unsigned workers;	  /* appending threads */
+	uint64_t value_bytes_max; /* -I */
+	bool evict;		  /* false: -M */
+	/* -L: explicit hugepages, else transparent ones are asked for */
+	bool hugepages;
+	/* open segments older than this are sealed at the turn's end (60) */
+	unsigned seal_age_s;
 	const struct memory_items *items;
 	void *items_context;
 	const struct memory_observer *observer;
 	void *observer_context;
-	void (*wake)(void *context); /* segments came free, or background work waits: any thread may call it */
+	/* segments came free, or background work waits: any thread may call it */
+	void (*wake)(void *context);
 	void *wake_context;
 };
 
-/* NULL with errno when the address range can't be had. Segment size: limit / (128 * workers), a power of two in 64 KiB..2 MiB. */
+/*
+ * NULL with errno when the address range can't be had. Segment size: limit / (128 * workers), a
+ * power of two in 64 KiB..2 MiB.
+ */
 struct memory *memory_create(const struct memory_options *options);
 void memory_destroy(struct memory *memory); /* all threads are gone */
 
-/* Per-thread part: appenders and free-segment cache. number 0..workers-1 append; background threads give number >= workers. */
+/*
+ * Per-thread part: appenders and free-segment cache. number 0..workers-1 append; background threads
+ * give number >= workers.
+ */
 struct memory_thread *memory_thread_create(struct memory *memory, unsigned number);
 void memory_thread_destroy(struct memory_thread *thread);
 
-/* --- addresses: hot, no locks ------------------------------------------------------------------------------------------ */
+/* --- addresses: hot, no locks ------------------------------------------------------------- */
 
-/* The arena as readers (and the GPU) see it: item = base + ((uint64_t)segment << shift) + offset * 16. */
+/*
+ * The arena as readers (and the GPU) see it: item = base + ((uint64_t)segment << shift) + offset *
+ * 16.
+ */
 struct memory_arena {
 	uint8_t *base; /* of segment number 0, which is never used */
 	unsigned segment_shift;
@@ -105,24 +134,31 @@ memory_segment_of(const struct memory_arena *arena, const void *bytes)
 	return (uint32_t)((uint64_t)((const uint8_t *)bytes - arena->base) >> arena->segment_shift);
 }
 
-/* Epoch of a segment; Unix second at which it was opened (what soft times count from); true while it is in probation. */
+/*
+ * Epoch of a segment; Unix second at which it was opened (what soft times count from); true while
+ * it is in probation.
+ */
 uint32_t memory_segment_epoch(const struct memory *memory, uint32_t segment);
 uint32_t memory_segment_opened_s(const struct memory *memory, uint32_t segment);
 bool memory_segment_probation(const struct memory *memory, uint32_t segment);
 
-/* --- epochs (flush_all) ------------------------------------------------------------------------------------------------- */
+/* --- epochs (flush_all) ------------------------------------------------------------------- */
 
 /* Items of segments with an older epoch are dead. */
 uint32_t memory_epoch(const struct memory *memory);
 /* Opens the next epoch: everything stored before is dead at once. Any thread. */
 void memory_flush(struct memory *memory);
 
-/* --- appending ----------------------------------------------------------------------------------------------------------- */
+/* --- appending ---------------------------------------------------------------------------- */
 
 enum memory_status {
 	MEMORY_OK,
-	MEMORY_WAIT, /* no segment is free at the moment, reclaim was asked for: try again in a later turn */
-	MEMORY_FULL, /* only with evict off, or when nothing that exists can be reclaimed: answer 'out of memory' */
+	/* no segment is free at the moment, reclaim was asked for: try again in a later turn */
+	MEMORY_WAIT,
+	/*
+	 * only with evict off, or when nothing that exists can be reclaimed: answer 'out of memory'
+	 */
+	MEMORY_FULL,
 };
 
 struct memory_place {
@@ -134,13 +170,14 @@ struct memory_place {
 };
 
 /*
- * Room for an item of 'bytes' (a multiple of 16, at most half a segment) in an open segment of the current epoch and of the
- * time-to-live class of expiry_s (0: none). main: the generation of keys that came back soon (ghost) or live there already; else probation.
- * The caller writes the whole item at once, then calls memory_append_done before anything else of memory; what it doesn't
+ * Room for an item of 'bytes' (a multiple of 16, at most half a segment) in an open segment of the
+ * current epoch and of the time-to-live class of expiry_s (0: none). main: the generation of keys
+ * that came back soon (ghost) or live there already; else probation. The caller writes the whole
+ * item at once, then calls memory_append_done before anything else of memory; what it doesn't
  * publish it reports by memory_dead. Never blocks. now_s: Unix seconds.
  */
-enum memory_status memory_append(struct memory_thread *thread, uint32_t bytes, uint32_t expiry_s, bool main, uint32_t now_s,
-				 struct memory_place *place);
+enum memory_status memory_append(struct memory_thread *thread, uint32_t bytes, uint32_t expiry_s,
+	bool main, uint32_t now_s, struct memory_place *place);
 void memory_append_done(struct memory_thread *thread, const struct memory_place *place);
 
 /* bytes of this segment are dead: replaced, deleted, or never published. Any thread. */
@@ -149,63 +186,86 @@ void memory_dead(struct memory *memory, uint32_t segment, uint32_t bytes);
 /* True (once) when the key's hash left probation not long ago; forgets it. Any thread. */
 bool memory_ghost_take(struct memory *memory, uint64_t hash);
 
-/* --- large values --------------------------------------------------------------------------------------------------------- */
+/* --- large values ------------------------------------------------------------------------- */
 
 /* Values longer than this own dedicated segments: half a segment. */
 uint64_t memory_large_min(const struct memory *memory);
 
 /*
- * One dedicated segment for a body that is arriving. At most an eighth of all segments (at least what -I needs) are in unfinished bodies: beyond that
- * MEMORY_WAIT. memory_body_publish says that these now belong to an item; memory_body_release gives segments back, published or not
- * (after a grace period). expiry is the item's, so that dead bodies are known.
+ * One dedicated segment for a body that is arriving. At most an eighth of all segments (at least
+ * what -I needs) are in unfinished bodies: beyond that MEMORY_WAIT. memory_body_publish says that
+ * these now belong to an item; memory_body_release gives segments back, published or not (after a
+ * grace period). expiry is the item's, so that dead bodies are known.
  */
-enum memory_status memory_body_borrow(struct memory_thread *thread, uint32_t now_s, uint32_t *segment);
+enum memory_status memory_body_borrow(
+	struct memory_thread *thread, uint32_t now_s, uint32_t *segment);
 /*
- * The same for a copy that is made and published, or given back, within the turn. It has no bound of its own: an append holds
- * its upload's segments while it asks for those of the whole value, and two such could wait for each other for ever.
+ * The same for a copy that is made and published, or given back, within the turn. It has no bound
+ * of its own: an append holds its upload's segments while it asks for those of the whole value, and
+ * two such could wait for each other for ever.
  */
-enum memory_status memory_body_borrow_copy(struct memory_thread *thread, uint32_t now_s, uint32_t *segment);
+enum memory_status memory_body_borrow_copy(
+	struct memory_thread *thread, uint32_t now_s, uint32_t *segment);
 void memory_body_publish(struct memory *memory, const uint32_t *segments, uint32_t count);
-void memory_body_release(struct memory *memory, const uint32_t *segments, uint32_t count, bool published);
+void memory_body_release(
+	struct memory *memory, const uint32_t *segments, uint32_t count, bool published);
 
-/* --- pins: for what a send left over ------------------------------------------------------------------------------------- */
+/* --- pins: for what a send left over ------------------------------------------------------ */
 
-/* False when an eighth of all segments is pinned already: copy instead. Any thread; on line when pinning. */
+/*
+ * False when an eighth of all segments is pinned already: copy instead. Any thread; on line when
+ * pinning.
+ */
 bool memory_pin(struct memory *memory, uint32_t segment);
 void memory_unpin(struct memory *memory, uint32_t segment);
 
-/* --- reclaim -------------------------------------------------------------------------------------------------------------- */
+/* --- reclaim ------------------------------------------------------------------------------ */
 
-/* At the end of a worker's turn: seals by age, and helps with one bounded step when writers outrun the background. */
+/*
+ * At the end of a worker's turn: seals by age, and helps with one bounded step when writers outrun
+ * the background.
+ */
 void memory_turn_end(struct memory_thread *thread, uint32_t now_s);
 
 /*
- * One bounded step of background work, in reclaim order (dead or expired segments, lowest live share, eviction by merging), and the end of grace
- * periods. true: there is more to do now. false: sleep until wake, or until *next_s (0: no deadline). The calling thread
- * is an RCU reader and on line; it goes off line inside while it waits for a grace period.
+ * One bounded step of background work, in reclaim order (dead or expired segments, lowest live
+ * share, eviction by merging), and the end of grace periods. true: there is more to do now. false:
+ * sleep until wake, or until *next_s (0: no deadline). The calling thread is an RCU reader and on
+ * line; it goes off line inside while it waits for a grace period.
  */
 bool memory_reclaim(struct memory_thread *thread, uint32_t now_s, uint32_t *next_s);
 
-/* Bytes outside the segments that count against the limit (index, ghost excluded: memory knows its own). Any thread. */
+/*
+ * Bytes outside the segments that count against the limit (index, ghost excluded: memory knows its
+ * own). Any thread.
+ */
 void memory_set_outside(struct memory *memory, uint64_t bytes);
 
-/* cache_memlimit: false when out of the reserved range or too small for the open segments. Lowering gives pages back step by step. */
+/*
+ * cache_memlimit: false when out of the reserved range or too small for the open segments. Lowering
+ * gives pages back step by step.
+ */
 bool memory_set_limit(struct memory *memory, uint64_t limit_bytes);
 
 struct memory_stats {
 	uint64_t limit_bytes, segment_bytes;
-	uint64_t segments_limit, segments_free, segments_open, segments_probation, segments_main, segments_body, segments_grace,
-		segments_pinned;
-	uint64_t live_bytes;	      /* of published items, bodies included */
-	uint64_t resident_bytes;      /* committed segments */
+	uint64_t segments_limit, segments_free, segments_open, segments_probation, segments_main,
+		segments_body, segments_grace, segments_pinned;
+	uint64_t live_bytes;	 /* of published items, bodies included */
+	uint64_t resident_bytes; /* committed segments */
 	uint64_t ghost_bytes;
-	/* Reclaimed as what: probation's oldest; main's, merged; expired, flushed or dead as a whole; low live share. */
-	uint64_t evicted_segments, merged_segments, expired_segments, flushed_segments, dead_segments, compacted_segments;
+	/*
+	 * Reclaimed as what: probation's oldest; main's, merged; expired, flushed or dead as a
+	 * whole; low live share.
+	 */
+	uint64_t evicted_segments, merged_segments, expired_segments, flushed_segments,
+		dead_segments, compacted_segments;
 	uint64_t moved_items, moved_bytes, dropped_items, ghost_hits, promoted_items;
-	uint64_t worker_steps;	      /* bounded steps done inside workers' turns */
-	uint64_t waits;		      /* appends that found no free segment */
+	uint64_t worker_steps; /* bounded steps done inside workers' turns */
+	uint64_t waits;	       /* appends that found no free segment */
 	uint64_t pin_refusals;
-	uint64_t accounting_errors;   /* more or fewer bytes reported dead than appended: a fault of the items' owner; 0 */
+	/* more or fewer bytes reported dead than appended: a fault of the items' owner; 0 */
+	uint64_t accounting_errors;
 };
 void memory_get_stats(const struct memory *memory, struct memory_stats *stats);
 

@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/pages.h"
 
-/* --- lists and the expiry heap; all under the pool's mutex ---------------------------------- */
+/* --- lists and the expiry heap; all under the pool's mutex -------------------------------- */
 
 static struct segment_links *
 links_of(struct memory *memory, uint32_t segment, bool sharing)
@@ -116,7 +116,7 @@ heap_remove(struct memory *memory, uint32_t segment)
 		heap_settle(memory, at, last);
 }
 
-/* --- limits --------------------------------------------------------------------------------- */
+/* --- limits ------------------------------------------------------------------------------- */
 
 static uint32_t
 least(uint32_t a, uint32_t b)
@@ -188,7 +188,7 @@ pool_set_exhausted(struct memory *memory)
 	pool_tell_starved(memory);
 }
 
-/* --- free segments -------------------------------------------------------------------------- */
+/* --- free segments ------------------------------------------------------------------------ */
 
 /*
  * A number whose pages are there already, else one that is committed by its first use. 0: none.
@@ -281,7 +281,7 @@ pool_trim(struct memory *memory)
 	}
 }
 
-/* --- sealed segments ------------------------------------------------------------------------ */
+/* --- sealed segments ---------------------------------------------------------------------- */
 
 /* The list that a sealed segment belongs in. Bodies are live bytes of their heads' segment. */
 static uint32_t
@@ -399,7 +399,7 @@ pool_settled(const struct memory *memory, uint32_t segment)
 	return atomic_load(&memory->grace_over) > segment_at(memory, segment)->stamp;
 }
 
-/* --- grace ---------------------------------------------------------------------------------- */
+/* --- grace -------------------------------------------------------------------------------- */
 
 void
 pool_release(struct memory *memory, uint32_t segment)

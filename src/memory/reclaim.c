@@ -41,7 +41,7 @@ reclaim_merge_width(const struct memory *memory)
 	return width < 2 ? 2 : width > MERGE_WIDTH_MAX ? MERGE_WIDTH_MAX : (unsigned)width;
 }
 
-/* --- choosing: under the pool's mutex ------------------------------------------------------- */
+/* --- choosing: under the pool's mutex ----------------------------------------------------- */
 
 static void
 claim(struct memory *memory, uint32_t segment)
@@ -99,7 +99,9 @@ start_dead(struct memory *memory, uint32_t now_s, bool *young)
 	       start(memory, JOB_CLEAR, MEMORY_EXPIRED, segment, young);
 }
 
-/* Sealed before it was full, by age: where little is written such segments would be all of memory. */
+/*
+ * Sealed before it was full, by age: where little is written such segments would be all of memory.
+ */
 static bool
 sparse(const struct memory *memory, uint32_t segment)
 {
@@ -219,7 +221,7 @@ reclaim_step(struct memory *memory, uint32_t now_s, struct budget budget)
 	return walk_sources(memory, now_s, budget);
 }
 
-/* --- workers -------------------------------------------------------------------------------- */
+/* --- workers ------------------------------------------------------------------------------ */
 
 void
 memory_turn_end(struct memory_thread *thread, uint32_t now_s)
@@ -241,7 +243,7 @@ memory_turn_end(struct memory_thread *thread, uint32_t now_s)
 	pool_free_ready(memory);
 }
 
-/* --- the background ------------------------------------------------------------------------- */
+/* --- the background ----------------------------------------------------------------------- */
 
 static void
 wait_for_grace(struct memory *memory)

@@ -57,7 +57,7 @@ score_of(int reads, uint64_t weight)
 	return score < SCORES ? score : SCORES - 1;
 }
 
-/* --- dropping ------------------------------------------------------------------------------- */
+/* --- dropping ----------------------------------------------------------------------------- */
 
 static void
 drop(struct memory *memory, const struct found *found, enum memory_reason reason)
@@ -79,7 +79,7 @@ drop(struct memory *memory, const struct found *found, enum memory_reason reason
 		ghost_insert(&memory->ghost, items->hash(context, found->item));
 }
 
-/* --- moving --------------------------------------------------------------------------------- */
+/* --- moving ------------------------------------------------------------------------------- */
 
 /*
  * An open segment to move into, of the source's epoch and opened no later than the sources: soft
@@ -179,7 +179,7 @@ walk_seal_outputs(struct memory *memory, uint32_t now_s, bool all)
 	return sealed;
 }
 
-/* --- walking -------------------------------------------------------------------------------- */
+/* --- walking ------------------------------------------------------------------------------ */
 
 /* What becomes of an item: where it goes and with how many reads, or -1 and why it leaves. */
 struct verdict {
@@ -322,7 +322,7 @@ walk_sources(struct memory *memory, uint32_t now_s, struct budget budget)
 	return STEP_WORKED;
 }
 
-/* --- scores --------------------------------------------------------------------------------- */
+/* --- scores ------------------------------------------------------------------------------- */
 
 /*
  * From the best score down, as much as half of the sources' bytes (dead ones too: they leave

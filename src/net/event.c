@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 #define ACCEPT_PAUSE_MS 100 /* listening is off for so long when descriptors ran out */
-#define ACCEPTS_A_TURN	64
-#define STARVED_MS	10 /* until a front asks for read buffers again */
+#define ACCEPTS_A_TURN 64
+#define STARVED_MS 10 /* until a front asks for read buffers again */
 
 static struct event_front *
 event_front(struct front *front)
@@ -44,7 +44,7 @@ make_base(void)
 	return base;
 }
 
-/* --- a connection's events -------------------------------------------------------------------------------------------------- */
+/* --- a connection's events ---------------------------------------------------------------- */
 
 static void
 on_readable(evutil_socket_t fd, short what, void *context)
@@ -54,7 +54,8 @@ on_readable(evutil_socket_t fd, short what, void *context)
 	(void)fd;
 	(void)what;
 	/* Levels are triggered: what can't be read now must not be reported again and again. */
-	if (connection->run || connection->parked || connection->blocked || connection->closing || connection->doomed)
+	if (connection->run || connection->parked || connection->blocked || connection->closing ||
+		connection->doomed)
 		event_watch_read(connection, false);
 	else
 		connection_ready(connection);
@@ -80,7 +81,8 @@ event_watch_create(struct connection *connection)
 {
 	struct event_base *base = connection->front->base;
 
-	connection->readable = event_new(base, connection->fd, EV_READ | EV_PERSIST, on_readable, connection);
+	connection->readable =
+		event_new(base, connection->fd, EV_READ | EV_PERSIST, on_readable, connection);
 	return connection->readable != NULL;
 }
 
@@ -111,8 +113,8 @@ event_watch_write(struct connection *connection, bool on)
 	if (connection->watching_write == on)
 		return;
 	if (!connection->writable)
-		connection->writable = event_new(connection->front->base, connection->fd, EV_WRITE | EV_PERSIST, on_writable,
-						 connection);
+		connection->writable = event_new(connection->front->base, connection->fd,
+			EV_WRITE | EV_PERSIST, on_writable, connection);
 	if (!connection->writable) {
 		connection->dead = true;
 		return;
@@ -125,7 +127,8 @@ event_watch_write(struct connection *connection, bool on)
 }
 
 struct event *
-event_watch_fd(struct event_front *front, int fd, void (*ready)(int fd, short what, void *context), void *context)
+event_watch_fd(struct event_front *front, int fd, void (*ready)(int fd, short what, void *context),
+	void *context)
 {
 	struct event *event = event_new(front->base, fd, EV_READ | EV_PERSIST, ready, context);
 
@@ -140,7 +143,7 @@ event_watch_fd_end(struct event *event)
 	event_free(event);
 }
 
-/* --- waiting and waking ----------------------------------------------------------------------------------------------------- */
+/* --- waiting and waking ------------------------------------------------------------------- */
 
 static void
 on_wake(evutil_socket_t fd, short what, void *context)
@@ -208,7 +211,8 @@ event_wake(struct front *base)
 	uint64_t one = 1;
 
 	/* A full counter means that it is awake already. */
-	if (!atomic_exchange(&front->wake_pending, true) && write(front->wake_fd, &one, sizeof one) < 0)
+	if (!atomic_exchange(&front->wake_pending, true) &&
+		write(front->wake_fd, &one, sizeof one) < 0)
 		return;
 }
 
@@ -289,7 +293,7 @@ event_front_library(void)
 	return event_get_version();
 }
 
-/* --- accepting -------------------------------------------------------------------------------------------------------------- */
+/* --- accepting ---------------------------------------------------------------------------- */
 
 struct acceptor {
 	struct acceptor_options options;
@@ -328,7 +332,8 @@ go_on_accepting(struct acceptor *acceptor)
 		return;
 	acceptor->paused = false;
 	event_del_noblock(acceptor->timer);
-	atomic_fetch_add_explicit(&acceptor->disabled_us, (clock_monotonic_ns() - acceptor->paused_ns) / 1000, memory_order_relaxed);
+	atomic_fetch_add_explicit(&acceptor->disabled_us,
+		(clock_monotonic_ns() - acceptor->paused_ns) / 1000, memory_order_relaxed);
 	atomic_store_explicit(&acceptor->accepting, 1, memory_order_relaxed);
 	for (unsigned i = 0; i < acceptor->event_count; i++)
 		event_add(acceptor->events[i], NULL);
@@ -351,7 +356,8 @@ ring_has_room(struct front *base)
 	struct event_front *front = event_front(base);
 
 	return atomic_load_explicit(&front->ring_tail, memory_order_relaxed) -
-		       atomic_load_explicit(&front->ring_head, memory_order_acquire) < HANDOFF_RING;
+		       atomic_load_explicit(&front->ring_head, memory_order_acquire) <
+	       HANDOFF_RING;
 }
 
 /* The next worker in turn whose ring has room; NULL when none has. */
@@ -359,7 +365,9 @@ static struct event_front *
 choose_front(struct acceptor *acceptor)
 {
 	for (unsigned i = 0; i < acceptor->options.front_count; i++) {
-		struct front *front = acceptor->options.fronts[acceptor->next_front++ % acceptor->options.front_count];
+		struct front *front =
+			acceptor->options
+				.fronts[acceptor->next_front++ % acceptor->options.front_count];
 
 		if (ring_has_room(front))
 			return event_front(front);
@@ -377,7 +385,10 @@ hand_over(struct event_front *front, int fd, const struct listener *listener)
 	event_wake(&front->front);
 }
 
-/* Over the limit. What it may have sent already is read, so that the close doesn't take the answer away from it. */
+/*
+ * Over the limit. What it may have sent already is read, so that the close doesn't take the answer
+ * away from it.
+ */
 static void
 refuse_connection(struct acceptor *acceptor, int fd)
 {
@@ -399,7 +410,8 @@ accept_failed(struct acceptor *acceptor, int reason)
 	if (reason == EAGAIN || reason == EINTR || reason == ECONNABORTED || reason == EPROTO)
 		return;
 	if (reason == EMFILE || reason == ENFILE || reason == ENOBUFS || reason == ENOMEM) {
-		log_warning("cannot accept connections: %s; trying again in %d ms", strerror(reason), ACCEPT_PAUSE_MS);
+		log_warning("cannot accept connections: %s; trying again in %d ms",
+			strerror(reason), ACCEPT_PAUSE_MS);
 		pause_accepting(acceptor, ACCEPT_PAUSE_MS);
 		return;
 	}
@@ -417,7 +429,8 @@ accept_one(struct acceptor *acceptor, const struct listener *listener)
 		pause_accepting(acceptor, 1);
 		return false;
 	}
-	if (!acceptor->options.refuse && atomic_load(&limits->connections) >= limits->connections_max) {
+	if (!acceptor->options.refuse &&
+		atomic_load(&limits->connections) >= limits->connections_max) {
 		pause_accepting(acceptor, 0);
 		atomic_store(&limits->waiting, acceptor);
 		/* One may have ended between the two. */
@@ -493,7 +506,8 @@ watch_listeners(struct acceptor *acceptor)
 
 		if (listeners->at[i].kind == LISTENER_UDP)
 			continue;
-		event = event_new(acceptor->base, listeners->at[i].fd, EV_READ | EV_PERSIST, on_acceptable, acceptor);
+		event = event_new(acceptor->base, listeners->at[i].fd, EV_READ | EV_PERSIST,
+			on_acceptable, acceptor);
 		if (!event || event_add(event, NULL) != 0)
 			return false;
 		acceptor->events[acceptor->event_count++] = event;
@@ -513,11 +527,13 @@ acceptor_create(const struct acceptor_options *options)
 	acceptor->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	acceptor->base = make_base();
 	if (acceptor->wake_fd >= 0 && acceptor->base) {
-		acceptor->waker = event_new(acceptor->base, acceptor->wake_fd, EV_READ | EV_PERSIST, on_acceptor_wake, acceptor);
+		acceptor->waker = event_new(acceptor->base, acceptor->wake_fd, EV_READ | EV_PERSIST,
+			on_acceptor_wake, acceptor);
 		acceptor->timer = event_new(acceptor->base, -1, 0, on_acceptor_timer, acceptor);
 		acceptor->limit = event_new(acceptor->base, -1, 0, on_timer, NULL);
 	}
-	if (!acceptor->waker || !acceptor->timer || !acceptor->limit || event_add(acceptor->waker, NULL) != 0 || !watch_listeners(acceptor)) {
+	if (!acceptor->waker || !acceptor->timer || !acceptor->limit ||
+		event_add(acceptor->waker, NULL) != 0 || !watch_listeners(acceptor)) {
 		acceptor_destroy(acceptor);
 		return NULL;
 	}
@@ -549,7 +565,8 @@ void
 acceptor_get_stats(struct acceptor *acceptor, struct acceptor_stats *stats)
 {
 	stats->accepting = atomic_load_explicit(&acceptor->accepting, memory_order_relaxed);
-	stats->disabled_count = atomic_load_explicit(&acceptor->disabled_count, memory_order_relaxed);
+	stats->disabled_count =
+		atomic_load_explicit(&acceptor->disabled_count, memory_order_relaxed);
 	stats->disabled_us = atomic_load_explicit(&acceptor->disabled_us, memory_order_relaxed);
 }
 

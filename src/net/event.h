@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * event: the front of sockets: TCP, Unix and UDP over libevent, one front a worker, and the acceptor that hands new connections
- * to them in turn. It knows bytes and peers, no command.
+ * event: the front of sockets: TCP, Unix and UDP over libevent, one front a worker, and the
+ * acceptor that hands new connections to them in turn. It knows bytes and peers, no command.
  *
  *	acceptor (main thread)  --- ring of each worker + wake --->  front (worker)
  *
- * A front's memory is bounded by struct event_limits, for all fronts together: read buffers are lent while there is something in
- * them, an unfinished request is kept in a copy of its own size, and what a peer doesn't take is pinned in the store or copied.
+ * A front's memory is bounded by struct event_limits, for all fronts together: read buffers are
+ * lent while there is something in them, an unfinished request is kept in a copy of its own size,
+ * and what a peer doesn't take is pinned in the store or copied.
  */
 #ifndef NET_EVENT_H
 #define NET_EVENT_H
@@ -19,17 +20,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define EVENT_WINDOW_BYTES 16384 /* an ordinary read buffer: a request up to this size is waited for in it */
+/* an ordinary read buffer: a request up to this size is waited for in it */
+#define EVENT_WINDOW_BYTES 16384
 
 struct acceptor;
 
 /* What all fronts of a daemon share: bounds, and what is in use. */
 struct event_limits {
 	uint32_t connections_max;
-	uint64_t line_bytes_max;    /* a read buffer may grow to this for a long line */
-	uint64_t window_bytes_max;  /* read buffers lent: beyond, nothing new is read until some come back */
-	uint64_t held_bytes_max;    /* unfinished requests: beyond, the connection that left one longest is closed */
-	uint64_t output_bytes_max;  /* copies of what peers didn't take: beyond, such a connection is closed */
+	uint64_t line_bytes_max; /* a read buffer may grow to this for a long line */
+	/* read buffers lent: beyond, nothing new is read until some come back */
+	uint64_t window_bytes_max;
+	/* unfinished requests: beyond, the connection that left one longest is closed */
+	uint64_t held_bytes_max;
+	/* copies of what peers didn't take: beyond, such a connection is closed */
+	uint64_t output_bytes_max;
 	uint64_t output_bytes_each; /* the same, of one connection */
 	uint64_t idle_timeout_ns;   /* 0: none */
 
@@ -62,20 +67,24 @@ const char *event_front_library(void);
 /* One connection, as another thread sees it. */
 struct event_connection_view {
 	int fd;
-	const char *state;	    /* memcached's name of what it is doing */
+	const char *state; /* memcached's name of what it is doing */
 	const char *listen_name;
 	uint64_t idle_ns;
 };
-/* Calls visit for every connection of the front. Any thread; new connections of this front wait meanwhile. */
-void event_front_visit(struct front *front, void (*visit)(void *context, const struct event_connection_view *view), void *context);
+/*
+ * Calls visit for every connection of the front. Any thread; new connections of this front wait
+ * meanwhile.
+ */
+void event_front_visit(struct front *front,
+	void (*visit)(void *context, const struct event_connection_view *view), void *context);
 
 /*
- * Closes the connection that holds a batch longest because its peer doesn't read, if that is for at least quiet_ns. For a worker whose batches are all
- * held. The worker is on line.
+ * Closes the connection that holds a batch longest because its peer doesn't read, if that is for at
+ * least quiet_ns. For a worker whose batches are all held. The worker is on line.
  */
 bool event_front_relieve(struct front *front, uint64_t quiet_ns);
 
-/* --- accepting, in the main thread ------------------------------------------------------------------------------------------ */
+/* --- accepting, in the main thread -------------------------------------------------------- */
 
 struct acceptor_options {
 	struct event_limits *limits;
@@ -87,9 +96,9 @@ struct acceptor_options {
 };
 
 struct acceptor_stats {
-	uint64_t accepting;	     /* 1, or 0 while listening is off */
-	uint64_t disabled_count;     /* times that it was switched off */
-	uint64_t disabled_us;	     /* and for how long in all */
+	uint64_t accepting;	 /* 1, or 0 while listening is off */
+	uint64_t disabled_count; /* times that it was switched off */
+	uint64_t disabled_us;	 /* and for how long in all */
 };
 
 struct acceptor *acceptor_create(const struct acceptor_options *options);

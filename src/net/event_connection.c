@@ -6,7 +6,8 @@
  *	being read, or in a batch	in a window of 16 KiB, lent by the front (longer for a long line)
  *	an unfinished request		a small one in a copy of its own size, else in the window
  *
- * What unfinished requests hold is counted; over the bound, the connection that has left one longest is closed.
+ * What unfinished requests hold is counted; over the bound, the connection that has left one
+ * longest is closed.
  */
 #include "net/event_internal.h"
 
@@ -20,17 +21,22 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define SAVE_BYTES_MAX	 (EVENT_WINDOW_BYTES / 2) /* unfinished requests up to this leave their window */
-#define SPARE_WINDOWS	 32			  /* kept by a front; more go back to the allocator */
-#define SINK_READ_MAX	 (256 * 1024)		  /* of a large body at a time, so that others get their turn */
-#define DRAIN_BYTES_MAX	 (64 * 1024)		  /* unread bytes that a close takes off the socket */
+/* unfinished requests up to this leave their window */
+#define SAVE_BYTES_MAX (EVENT_WINDOW_BYTES / 2)
+/* kept by a front; more go back to the allocator */
+#define SPARE_WINDOWS 32
+/* of a large body at a time, so that others get their turn */
+#define SINK_READ_MAX (256 * 1024)
+/* unread bytes that a close takes off the socket */
+#define DRAIN_BYTES_MAX (64 * 1024)
 
-/* --- windows ------------------------------------------------------------------------------------------------------------- */
+/* --- windows ------------------------------------------------------------------------------ */
 
 static void
 count_windows(struct event_front *front, int64_t bytes)
 {
-	atomic_fetch_add_explicit(&front->limits->window_bytes, (uint64_t)bytes, memory_order_relaxed);
+	atomic_fetch_add_explicit(
+		&front->limits->window_bytes, (uint64_t)bytes, memory_order_relaxed);
 }
 
 static uint8_t *
@@ -74,7 +80,8 @@ set_held(struct connection *connection, size_t bytes)
 {
 	struct event_front *front = connection->front;
 
-	atomic_fetch_add_explicit(&front->limits->held_bytes, bytes - connection->held_bytes, memory_order_relaxed);
+	atomic_fetch_add_explicit(
+		&front->limits->held_bytes, bytes - connection->held_bytes, memory_order_relaxed);
 	connection->held_bytes = bytes;
 	if (bytes)
 		link_renew(&front->holders, &connection->holder);
@@ -93,7 +100,10 @@ drop_window(struct connection *connection)
 	set_held(connection, 0);
 }
 
-/* A window with room behind the unread bytes; *room of it. 0 room: the request is longer than any window may be. */
+/*
+ * A window with room behind the unread bytes; *room of it. 0 room: the request is longer than any
+ * window may be.
+ */
 static uint8_t *
 make_room(struct connection *connection, size_t *room)
 {
@@ -116,7 +126,9 @@ make_room(struct connection *connection, size_t *room)
 		memmove(connection->window, stream->input, stream->input_size);
 	}
 	if (stream->input_size == connection->window_size && connection->window_size < most) {
-		size_t size = stream->wanted > 2 * connection->window_size ? stream->wanted : 2 * connection->window_size;
+		size_t size = stream->wanted > 2 * connection->window_size
+				      ? stream->wanted
+				      : 2 * connection->window_size;
 		uint8_t *grown;
 
 		size = size < most ? size : most;
@@ -150,7 +162,8 @@ settle_window(struct connection *connection)
 
 		if (saved) {
 			memcpy(saved, stream->input, size);
-			return_window(connection->front, connection->window, connection->window_size);
+			return_window(
+				connection->front, connection->window, connection->window_size);
 			connection->window = NULL;
 			connection->window_size = 0;
 			connection->saved = saved;
@@ -160,7 +173,7 @@ settle_window(struct connection *connection)
 	set_held(connection, connection->window ? connection->window_size : size);
 }
 
-/* --- life ---------------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------- */
 
 void
 connection_adopt(struct event_front *front, int fd, const struct listener *listener)
@@ -272,7 +285,10 @@ leave_doomed(struct connection *connection)
 	connection->doomed = false;
 }
 
-/* Unread bytes on the socket would turn the close into a reset, which may overtake the replies: takes some off first. */
+/*
+ * Unread bytes on the socket would turn the close into a reset, which may overtake the replies:
+ * takes some off first.
+ */
 static void
 close_socket(struct connection *connection)
 {
@@ -282,7 +298,8 @@ close_socket(struct connection *connection)
 
 	if (!connection->dead && !connection->stream.end_of_input) {
 		shutdown(connection->fd, SHUT_WR);
-		while (drained < DRAIN_BYTES_MAX && (n = recv(connection->fd, scratch, sizeof scratch, MSG_DONTWAIT)) > 0)
+		while (drained < DRAIN_BYTES_MAX &&
+			(n = recv(connection->fd, scratch, sizeof scratch, MSG_DONTWAIT)) > 0)
 			drained += (size_t)n;
 	}
 	close(connection->fd);
@@ -320,8 +337,9 @@ shed_holders(struct event_front *front)
 	struct event_limits *limits = front->limits;
 	struct link *at = front->holders.next;
 
-	while (atomic_load_explicit(&limits->held_bytes, memory_order_relaxed) > limits->held_bytes_max &&
-	       at != &front->holders) {
+	while (atomic_load_explicit(&limits->held_bytes, memory_order_relaxed) >
+			limits->held_bytes_max &&
+		at != &front->holders) {
 		struct connection *connection = connection_of(at, holder);
 
 		at = at->next;
@@ -337,13 +355,15 @@ shed_idle(struct event_front *front)
 {
 	while (!link_empty(&front->idle)) {
 		struct connection *connection = connection_of(front->idle.next, idle);
-		uint64_t active = atomic_load_explicit(&connection->active_ns, memory_order_relaxed);
+		uint64_t active =
+			atomic_load_explicit(&connection->active_ns, memory_order_relaxed);
 
 		if (front->now_ns - active < front->limits->idle_timeout_ns)
 			return;
 		if (connection->run || connection->parked) {
 			/* Not idle: it waits for us. */
-			atomic_store_explicit(&connection->active_ns, front->now_ns, memory_order_relaxed);
+			atomic_store_explicit(
+				&connection->active_ns, front->now_ns, memory_order_relaxed);
 			link_renew(&front->idle, &connection->idle);
 			continue;
 		}
@@ -359,7 +379,8 @@ event_idle_due_ms(const struct event_front *front)
 
 	if (!front->limits->idle_timeout_ns || link_empty(&front->idle))
 		return -1;
-	due = atomic_load_explicit(&connection_of(front->idle.next, idle)->active_ns, memory_order_relaxed) +
+	due = atomic_load_explicit(
+		      &connection_of(front->idle.next, idle)->active_ns, memory_order_relaxed) +
 	      front->limits->idle_timeout_ns;
 	return due <= now ? 0 : (int)((due - now) / 1000000 + 1);
 }
@@ -374,7 +395,7 @@ event_reap(struct event_front *front)
 		shed_idle(front);
 }
 
-/* --- reading --------------------------------------------------------------------------------------------------------------- */
+/* --- reading ------------------------------------------------------------------------------ */
 
 enum read_result { READ_SOME, READ_NOTHING, READ_FAILED, READ_LATER };
 
@@ -423,8 +444,8 @@ read_window(struct connection *connection)
 	size_t room;
 	ssize_t n;
 
-	if (!connection->window &&
-	    atomic_load_explicit(&limits->window_bytes, memory_order_relaxed) >= limits->window_bytes_max)
+	if (!connection->window && atomic_load_explicit(&limits->window_bytes,
+					   memory_order_relaxed) >= limits->window_bytes_max)
 		return READ_LATER;
 	at = make_room(connection, &room);
 	if (!at) {
@@ -475,7 +496,8 @@ event_receive(struct front *base, struct batch *batch)
 
 	event_reap(front);
 	udp_receive(front, batch);
-	while (front->turn_left > 0 && front->ready_first && batch->run_count < BATCH_STREAMS && batch->bytes < BATCH_BYTES) {
+	while (front->turn_left > 0 && front->ready_first && batch->run_count < BATCH_STREAMS &&
+		batch->bytes < BATCH_BYTES) {
 		struct connection *connection = pop_ready(front);
 
 		front->turn_left--;
@@ -500,7 +522,7 @@ event_receive(struct front *base, struct batch *batch)
 	return batch->run_count > 0;
 }
 
-/* --- coming back from a batch ------------------------------------------------------------------------------------------------- */
+/* --- coming back from a batch ------------------------------------------------------------- */
 
 static void
 set_state(struct connection *connection)
@@ -580,11 +602,15 @@ connection_drained(struct connection *connection)
 void
 event_resume(struct front *base, struct stream *stream)
 {
-	struct connection *connection = (struct connection *)((char *)stream - offsetof(struct connection, stream));
+	struct connection *connection =
+		(struct connection *)((char *)stream - offsetof(struct connection, stream));
 
 	(void)base;
 	connection->parked = false;
-	/* Requests before the one that was parked are still in their batch: it goes on when that gives it back. */
+	/*
+	 * Requests before the one that was parked are still in their batch: it goes on when that
+	 * gives it back.
+	 */
 	if (connection->run) {
 		connection->resumed = true;
 		return;
@@ -598,23 +624,27 @@ event_resume(struct front *base, struct stream *stream)
 		connection_ready(connection);
 }
 
-/* --- what other threads see ------------------------------------------------------------------------------------------------------ */
+/* --- what other threads see --------------------------------------------------------------- */
 
 void
-event_front_visit(struct front *base, void (*visit)(void *context, const struct event_connection_view *view), void *context)
+event_front_visit(struct front *base,
+	void (*visit)(void *context, const struct event_connection_view *view), void *context)
 {
-	static const char *const names[] = {"conn_read", "conn_nread", "conn_parse_cmd", "conn_mwrite"};
+	static const char *const names[] = {
+		"conn_read", "conn_nread", "conn_parse_cmd", "conn_mwrite"};
 	struct event_front *front = (struct event_front *)base;
 	uint64_t now = clock_monotonic_ns();
 
 	pthread_mutex_lock(&front->lock);
 	for (struct link *at = front->all.next; at != &front->all; at = at->next) {
 		const struct connection *connection = connection_of(at, all);
-		uint64_t active = atomic_load_explicit(&connection->active_ns, memory_order_relaxed);
+		uint64_t active =
+			atomic_load_explicit(&connection->active_ns, memory_order_relaxed);
 
 		visit(context, &(struct event_connection_view){
 				       .fd = connection->fd,
-				       .state = names[atomic_load_explicit(&connection->state, memory_order_relaxed)],
+				       .state = names[atomic_load_explicit(
+					       &connection->state, memory_order_relaxed)],
 				       .listen_name = connection->listener->name,
 				       .idle_ns = now > active ? now - active : 0,
 			       });

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The event front's own structs, for its files: event.c (libevent: polling, waking, accepting),
- * event_connection.c (a connection's life and its read buffer), event_send.c (replies and what peers didn't take), event_udp.c.
+ * event_connection.c (a connection's life and its read buffer), event_send.c (replies and what
+ * peers didn't take), event_udp.c.
  *
- * Who may do what: callbacks of wait run while the worker is off line. They note readiness, and write what is pinned or copied
- * already; a connection is closed only on line (event_reap).
+ * Who may do what: callbacks of wait run while the worker is off line. They note readiness, and
+ * write what is pinned or copied already; a connection is closed only on line (event_reap).
  */
 #ifndef NET_EVENT_INTERNAL_H
 #define NET_EVENT_INTERNAL_H
@@ -41,32 +42,35 @@ struct connection {
 	struct event_front *front;
 	struct event *readable, *writable;
 	const struct listener *listener;
-	struct batch_run *run;	    /* in a batch; NULL: outside */
+	struct batch_run *run; /* in a batch; NULL: outside */
 	struct connection *ready_next;
 	struct connection *doomed_next;
-	struct link all;	    /* front.all; under front.lock */
-	struct link idle;	    /* front.idle: least recently active first */
-	struct link holder;	    /* front.holders: in it while held_bytes is not 0, least recent first */
-	struct link blocked_link;   /* front.blocked: in it while blocked, least recent progress first */
-	uint8_t *window;	    /* lent read buffer that stream.input points into, or NULL */
+	struct link all;  /* front.all; under front.lock */
+	struct link idle; /* front.idle: least recently active first */
+	/* front.holders: in it while held_bytes is not 0, least recent first */
+	struct link holder;
+	/* front.blocked: in it while blocked, least recent progress first */
+	struct link blocked_link;
+	uint8_t *window; /* lent read buffer that stream.input points into, or NULL */
 	size_t window_size;
-	uint8_t *saved;		    /* an unfinished request's bytes, while no window is lent; stream.input points to it */
+	/* an unfinished request's bytes, while no window is lent; stream.input points to it */
+	uint8_t *saved;
 	size_t held_bytes;
 	struct leftover *out_first, *out_last;
 	size_t copied_bytes;
 	_Atomic uint64_t active_ns;
 	uint64_t progress_ns;
 	int fd;
-	_Atomic uint8_t state;	    /* enum connection_state, for statistics */
-	bool ready;		    /* in front.ready */
-	bool watching;		    /* the read event is armed */
+	_Atomic uint8_t state; /* enum connection_state, for statistics */
+	bool ready;	       /* in front.ready */
+	bool watching;	       /* the read event is armed */
 	bool watching_write;
 	bool blocked;
 	bool parked;
-	bool resumed;		    /* goes into a batch without being read first */
-	bool closing;		    /* closes once its output has left */
-	bool dead;		    /* the peer is gone: nothing is written any more */
-	bool doomed;		    /* in front.doomed */
+	bool resumed; /* goes into a batch without being read first */
+	bool closing; /* closes once its output has left */
+	bool dead;    /* the peer is gone: nothing is written any more */
+	bool doomed;  /* in front.doomed */
 };
 
 struct handoff {
@@ -104,7 +108,8 @@ struct event_front {
 	uint64_t ids;
 };
 
-#define connection_of(link, member) ((struct connection *)((char *)(link) - offsetof(struct connection, member)))
+#define connection_of(link, member)                                                                \
+	((struct connection *)((char *)(link)-offsetof(struct connection, member)))
 
 static inline void
 link_init(struct link *link)
@@ -149,7 +154,8 @@ bool event_watch_create(struct connection *connection);
 void event_watch_destroy(struct connection *connection);
 void event_watch_read(struct connection *connection, bool on);
 void event_watch_write(struct connection *connection, bool on);
-struct event *event_watch_fd(struct event_front *front, int fd, void (*ready)(int fd, short what, void *context), void *context);
+struct event *event_watch_fd(struct event_front *front, int fd,
+	void (*ready)(int fd, short what, void *context), void *context);
 void event_watch_fd_end(struct event *event);
 void acceptor_connection_ended(struct event_limits *limits);
 

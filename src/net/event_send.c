@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Replies to connections: one sendmsg a connection and batch, and what becomes of the bytes that a peer doesn't take. Values
- * in the store are pinned, as long as the store allows it; all else is copied, within bounds for one connection and for all; beyond
- * these the connection is closed. Nothing is read from a connection that owes its peer bytes.
+ * Replies to connections: one sendmsg a connection and batch, and what becomes of the bytes that a
+ * peer doesn't take. Values in the store are pinned, as long as the store allows it; all else is
+ * copied, within bounds for one connection and for all; beyond these the connection is closed.
+ * Nothing is read from a connection that owes its peer bytes.
  */
 #include "net/event_internal.h"
 
@@ -14,7 +15,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define QUIET_NS (10 * 1000000000ull) /* a peer that took nothing for so long may be closed in favour of another */
+/* a peer that took nothing for so long may be closed in favour of another */
+#define QUIET_NS (10 * 1000000000ull)
 
 static void
 append_leftover(struct connection *connection, struct leftover *leftover)
@@ -33,15 +35,19 @@ free_leftover(struct connection *connection, struct leftover *leftover, size_t c
 	const struct event_front_options *options = &connection->front->options;
 
 	if (leftover->pinned) {
-		options->pins->unpin(options->pins_context, leftover->pinned, leftover->pinned_size);
+		options->pins->unpin(
+			options->pins_context, leftover->pinned, leftover->pinned_size);
 	} else {
 		connection->copied_bytes -= copied;
-		atomic_fetch_sub_explicit(&connection->front->limits->output_bytes, copied, memory_order_relaxed);
+		atomic_fetch_sub_explicit(
+			&connection->front->limits->output_bytes, copied, memory_order_relaxed);
 	}
 	free(leftover);
 }
 
-/* A copy's size at its making stands behind none of its fields, so that it is kept in pinned_size. */
+/*
+ * A copy's size at its making stands behind none of its fields, so that it is kept in pinned_size.
+ */
 static void
 pop_leftover(struct connection *connection)
 {
@@ -68,7 +74,8 @@ keep_copy(struct connection *connection, const uint8_t *data, size_t size)
 
 	if (connection->copied_bytes + size > limits->output_bytes_each)
 		return false;
-	if (atomic_fetch_add_explicit(&limits->output_bytes, size, memory_order_relaxed) + size > limits->output_bytes_max) {
+	if (atomic_fetch_add_explicit(&limits->output_bytes, size, memory_order_relaxed) + size >
+		limits->output_bytes_max) {
 		atomic_fetch_sub_explicit(&limits->output_bytes, size, memory_order_relaxed);
 		return false;
 	}
@@ -78,7 +85,8 @@ keep_copy(struct connection *connection, const uint8_t *data, size_t size)
 		return false;
 	}
 	memcpy(leftover + 1, data, size);
-	*leftover = (struct leftover){.data = (uint8_t *)(leftover + 1), .size = size, .pinned_size = size};
+	*leftover = (struct leftover){
+		.data = (uint8_t *)(leftover + 1), .size = size, .pinned_size = size};
 	connection->copied_bytes += size;
 	append_leftover(connection, leftover);
 	counter_add(&connection->front->counters->send_copied, 1);
@@ -91,15 +99,18 @@ keep(struct connection *connection, const struct iovec *piece)
 	const struct event_front_options *options = &connection->front->options;
 	struct leftover *leftover;
 
-	if (options->pins->pin(options->pins_context, piece->iov_base, piece->iov_len) != BATCH_PINNED)
+	if (options->pins->pin(options->pins_context, piece->iov_base, piece->iov_len) !=
+		BATCH_PINNED)
 		return keep_copy(connection, piece->iov_base, piece->iov_len);
 	leftover = malloc(sizeof *leftover);
 	if (!leftover) {
 		options->pins->unpin(options->pins_context, piece->iov_base, piece->iov_len);
 		return false;
 	}
-	*leftover = (struct leftover){.data = piece->iov_base, .size = piece->iov_len, .pinned = piece->iov_base,
-				      .pinned_size = piece->iov_len};
+	*leftover = (struct leftover){.data = piece->iov_base,
+		.size = piece->iov_len,
+		.pinned = piece->iov_base,
+		.pinned_size = piece->iov_len};
 	append_leftover(connection, leftover);
 	counter_add(&connection->front->counters->send_pinned, 1);
 	return true;
@@ -226,16 +237,20 @@ leftovers_write(struct connection *connection)
 		size_t count = 0, bytes = 0;
 		ssize_t n;
 
-		for (struct leftover *one = connection->out_first; one && count < 64; one = one->next) {
+		for (struct leftover *one = connection->out_first; one && count < 64;
+			one = one->next) {
 			pieces[count++] = (struct iovec){(void *)(uintptr_t)one->data, one->size};
 			bytes += one->size;
 		}
-		n = sendmsg(connection->fd, &(struct msghdr){.msg_iov = pieces, .msg_iovlen = count}, MSG_NOSIGNAL | MSG_DONTWAIT);
+		n = sendmsg(connection->fd,
+			&(struct msghdr){.msg_iov = pieces, .msg_iovlen = count},
+			MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (n < 0)
 			return errno == EAGAIN || errno == EINTR;
 		connection->progress_ns = connection->front->now_ns;
 		link_renew(&connection->front->blocked, &connection->blocked_link);
-		atomic_store_explicit(&connection->active_ns, connection->front->now_ns, memory_order_relaxed);
+		atomic_store_explicit(
+			&connection->active_ns, connection->front->now_ns, memory_order_relaxed);
 		counter_add(&connection->front->counters->bytes_written, (uint64_t)n);
 		for (size_t left = (size_t)n; connection->out_first;) {
 			struct leftover *first = connection->out_first;
@@ -271,9 +286,11 @@ event_send(struct front *base, struct batch *batch)
 			empty = empty && !run->stream;
 			continue;
 		}
-		connection = (struct connection *)((char *)run->stream - offsetof(struct connection, stream));
+		connection = (struct connection *)((char *)run->stream -
+						   offsetof(struct connection, stream));
 		if (run->piece_count > 0 && !connection->dead)
-			write_pieces(connection, batch->out->pieces + run->piece_first, run->piece_count);
+			write_pieces(connection, batch->out->pieces + run->piece_first,
+				run->piece_count);
 		if (run->finished) {
 			run->stream = NULL;
 			connection_return(connection);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Datagrams: up to 64 are taken by one recvmmsg, each a stream of its own for as long as its run lasts; replies are cut into datagrams and leave by sendmmsg
- * when the whole batch has been looked at. Nothing of one datagram is left in its stream for the next sender.
+ * Datagrams: up to 64 are taken by one recvmmsg, each a stream of its own for as long as its run
+ * lasts; replies are cut into datagrams and leave by sendmmsg when the whole batch has been looked
+ * at. Nothing of one datagram is left in its stream for the next sender.
  */
 #include "net/event_internal.h"
 
@@ -12,11 +13,11 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define DATAGRAMS	   64
-#define DATAGRAM_BYTES	   65536
-#define MESSAGES	   64
-#define IOVECS		   4096
-#define REPLY_BYTES_MAX	   (8u << 20) /* of a datagram whose requests take several turns */
+#define DATAGRAMS 64
+#define DATAGRAM_BYTES 65536
+#define MESSAGES 64
+#define IOVECS 4096
+#define REPLY_BYTES_MAX (8u << 20) /* of a datagram whose requests take several turns */
 
 struct datagram {
 	struct stream stream;
@@ -25,7 +26,11 @@ struct datagram {
 	socklen_t peer_size;
 	int fd;
 	struct udp_frame frame;
-	uint8_t *kept; /* replies of earlier turns: a reply's datagrams can be numbered only when all of it is there */
+	/*
+	 * replies of earlier turns: a reply's datagrams can be numbered only when all of it is
+	 * there
+	 */
+	uint8_t *kept;
 	size_t kept_size, kept_room;
 	bool unanswerable;
 	uint8_t *buffer;
@@ -43,9 +48,9 @@ struct event_udp {
 	struct event_front *front;
 	struct udp_socket *sockets;
 	unsigned socket_count;
-	struct datagram *pool;	 /* free */
-	struct datagram *again;	 /* with requests left for a later batch */
-	struct datagram *sending;/* to be freed when their replies have left */
+	struct datagram *pool;	  /* free */
+	struct datagram *again;	  /* with requests left for a later batch */
+	struct datagram *sending; /* to be freed when their replies have left */
 	struct datagram *all;
 	struct mmsghdr messages[MESSAGES];
 	uint8_t frames[MESSAGES][UDP_FRAME_SIZE];
@@ -153,7 +158,7 @@ udp_pending(const struct event_front *front)
 	return front->udp && front->udp->again;
 }
 
-/* --- receiving -------------------------------------------------------------------------------------------------------------- */
+/* --- receiving ---------------------------------------------------------------------------- */
 
 static void
 add_datagram(struct event_udp *udp, struct batch *batch, struct datagram *datagram)
@@ -210,8 +215,10 @@ receive_socket(struct event_udp *udp, struct udp_socket *one, struct batch *batc
 		datagram->fd = one->fd;
 		taken[count] = datagram;
 		iovecs[count] = (struct iovec){datagram->buffer, DATAGRAM_BYTES};
-		messages[count].msg_hdr = (struct msghdr){.msg_name = &datagram->peer, .msg_namelen = sizeof datagram->peer,
-							  .msg_iov = &iovecs[count], .msg_iovlen = 1};
+		messages[count].msg_hdr = (struct msghdr){.msg_name = &datagram->peer,
+			.msg_namelen = sizeof datagram->peer,
+			.msg_iov = &iovecs[count],
+			.msg_iovlen = 1};
 	}
 	n = count ? recvmmsg(one->fd, messages, count, MSG_DONTWAIT, NULL) : 0;
 	if (count && n < (int)count)
@@ -255,7 +262,7 @@ udp_receive(struct event_front *front, struct batch *batch)
 			receive_socket(udp, &udp->sockets[i], batch);
 }
 
-/* --- sending ---------------------------------------------------------------------------------------------------------------- */
+/* --- sending ------------------------------------------------------------------------------ */
 
 static bool
 keep_pieces(struct datagram *datagram, const struct iovec *pieces, uint32_t count)
@@ -289,18 +296,26 @@ send_messages(struct event_udp *udp)
 		int fd = (int)(intptr_t)udp->messages[at].msg_hdr.msg_control;
 		int n;
 
-		/* Neighbours of one socket leave together; its number is kept in a field that is cleared here. */
-		while (end < udp->message_count && (int)(intptr_t)udp->messages[end].msg_hdr.msg_control == fd)
+		/*
+		 * Neighbours of one socket leave together; its number is kept in a field that is
+		 * cleared here.
+		 */
+		while (end < udp->message_count &&
+			(int)(intptr_t)udp->messages[end].msg_hdr.msg_control == fd)
 			end++;
 		for (unsigned i = at; i < end; i++)
 			udp->messages[i].msg_hdr.msg_control = NULL;
 		n = sendmmsg(fd, udp->messages + at, end - at, MSG_DONTWAIT | MSG_NOSIGNAL);
 		for (int i = 0; i < n; i++)
-			counter_add(&udp->front->counters->bytes_written, udp->messages[at + (unsigned)i].msg_len);
+			counter_add(&udp->front->counters->bytes_written,
+				udp->messages[at + (unsigned)i].msg_len);
 		if (n < 0 && errno == EINTR)
 			n = 0;
 		if (n < 0) {
-			/* The first can't be sent: to its peer, or no room at all. The others are still tried. */
+			/*
+			 * The first can't be sent: to its peer, or no room at all. The others are
+			 * still tried.
+			 */
 			counter_add(&udp->front->counters->udp_dropped, 1);
 			n = 1;
 		}
@@ -313,7 +328,8 @@ send_messages(struct event_udp *udp)
 
 /* One datagram of a reply; false at the reply's end. */
 static bool
-gather_one(struct event_udp *udp, struct datagram *datagram, struct udp_split *split, struct udp_frame *frame)
+gather_one(struct event_udp *udp, struct datagram *datagram, struct udp_split *split,
+	struct udp_frame *frame)
 {
 	uint32_t most = split->piece_count < UDP_PAYLOAD_MAX ? split->piece_count : UDP_PAYLOAD_MAX;
 	struct iovec *iovecs;
@@ -365,7 +381,8 @@ void
 udp_send(struct event_front *front, struct batch *batch, struct batch_run *run)
 {
 	struct event_udp *udp = front->udp;
-	struct datagram *datagram = (struct datagram *)((char *)run->stream - offsetof(struct datagram, stream));
+	struct datagram *datagram =
+		(struct datagram *)((char *)run->stream - offsetof(struct datagram, stream));
 	const struct iovec *pieces = batch->out->pieces + run->piece_first;
 	bool last = run->finished && !datagram->stream.more;
 

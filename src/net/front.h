@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * front: bytes in and out of one worker. It knows no command. Implementations: event.c (libevent sockets: TCP, Unix, UDP).
+ * front: bytes in and out of one worker. It knows no command. Implementations: event.c (libevent
+ * sockets: TCP, Unix, UDP).
  *
- * All functions are called by the worker that owns the front, but wake, which any thread may call. While wait blocks, the worker is
- * off line for RCU, so callbacks inside may only note what became ready; they touch neither store nor engine.
+ * All functions are called by the worker that owns the front, but wake, which any thread may call.
+ * While wait blocks, the worker is off line for RCU, so callbacks inside may only note what became
+ * ready; they touch neither store nor engine.
  */
 #ifndef NET_FRONT_H
 #define NET_FRONT_H
@@ -17,14 +19,22 @@ struct front;
 
 struct front_ops {
 	const char *name;
-	/* Blocks until something is ready, wake was called, or timeout_ms (-1: no limit; 0: poll) passed. */
+	/*
+	 * Blocks until something is ready, wake was called, or timeout_ms (-1: no limit; 0: poll)
+	 * passed.
+	 */
 	void (*wait)(struct front *front, int timeout_ms);
-	/* Fills an empty batch with ready streams (runs with slot_count 0); false when none is ready. Reads at most once a stream. */
+	/*
+	 * Fills an empty batch with ready streams (runs with slot_count 0); false when none is
+	 * ready. Reads at most once a stream.
+	 */
 	bool (*receive)(struct front *front, struct batch *batch);
 	/*
-	 * Writes this turn's pieces of every run that has some. A run whose bytes aren't all taken becomes blocked; the rest is pinned or
-	 * copied within the bounds, else the connection is closed and counted. Takes finished runs' streams back when they are no
-	 * longer blocked, as stream.wish says. Gives true when the batch has no stream left and may return to the pool.
+	 * Writes this turn's pieces of every run that has some. A run whose bytes aren't all taken
+	 * becomes blocked; the rest is pinned or copied within the bounds, else the connection is
+	 * closed and counted. Takes finished runs' streams back when they are no longer blocked, as
+	 * stream.wish says. Gives true when the batch has no stream left and may return to the
+	 * pool.
 	 */
 	bool (*send)(struct front *front, struct batch *batch);
 	/* A parked stream goes on: it is ready again. */

@@ -21,8 +21,7 @@
 
 #define INHERITED_FIRST 3 /* the service manager's first descriptor */
 
-static bool
-fail(char *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool fail(char *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 static bool
 fail(char *error, const char *format, ...)
@@ -35,9 +34,12 @@ fail(char *error, const char *format, ...)
 	return false;
 }
 
-/* --- what an address is -------------------------------------------------------------------------------------------------- */
+/* --- what an address is ------------------------------------------------------------------- */
 
-/* Networks that the internet doesn't route to: loopback, private, shared, link-local, for tests and documentation. */
+/*
+ * Networks that the internet doesn't route to: loopback, private, shared, link-local, for tests and
+ * documentation.
+ */
 static bool
 private_inet(uint32_t address)
 {
@@ -45,8 +47,16 @@ private_inet(uint32_t address)
 		uint32_t network;
 		unsigned bits;
 	} networks[] = {
-		{0x7f000000, 8},  {0x0a000000, 8},  {0xac100000, 12}, {0xc0a80000, 16}, {0xa9fe0000, 16}, {0x64400000, 10},
-		{0xc0000200, 24}, {0xc6336400, 24}, {0xcb007100, 24}, {0xc6120000, 15},
+		{0x7f000000, 8},
+		{0x0a000000, 8},
+		{0xac100000, 12},
+		{0xc0a80000, 16},
+		{0xa9fe0000, 16},
+		{0x64400000, 10},
+		{0xc0000200, 24},
+		{0xc6336400, 24},
+		{0xcb007100, 24},
+		{0xc6120000, 15},
 	};
 
 	for (size_t i = 0; i < sizeof networks / sizeof *networks; i++)
@@ -61,9 +71,10 @@ private_inet6(const struct in6_addr *address)
 	const uint8_t *byte = address->s6_addr;
 
 	if (IN6_IS_ADDR_V4MAPPED(address))
-		return private_inet((uint32_t)byte[12] << 24 | (uint32_t)byte[13] << 16 | (uint32_t)byte[14] << 8 | byte[15]);
-	return IN6_IS_ADDR_LOOPBACK(address) || IN6_IS_ADDR_LINKLOCAL(address) || (byte[0] & 0xfe) == 0xfc ||
-	       memcmp(byte, "\x20\x01\x0d\xb8", 4) == 0;
+		return private_inet((uint32_t)byte[12] << 24 | (uint32_t)byte[13] << 16 |
+				    (uint32_t)byte[14] << 8 | byte[15]);
+	return IN6_IS_ADDR_LOOPBACK(address) || IN6_IS_ADDR_LINKLOCAL(address) ||
+	       (byte[0] & 0xfe) == 0xfc || memcmp(byte, "\x20\x01\x0d\xb8", 4) == 0;
 }
 
 static bool
@@ -81,7 +92,8 @@ is_any(const struct sockaddr *address)
 {
 	if (address->sa_family == AF_INET)
 		return ((const struct sockaddr_in *)address)->sin_addr.s_addr == 0;
-	return address->sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)address)->sin6_addr);
+	return address->sa_family == AF_INET6 &&
+	       IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)address)->sin6_addr);
 }
 
 static bool
@@ -89,10 +101,14 @@ is_loopback(const struct sockaddr *address)
 {
 	if (address->sa_family == AF_INET)
 		return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
-	return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
+	return address->sa_family == AF_INET6 &&
+	       IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
 }
 
-/* Can the internet reach it? 'Every address' can be reached by the most public one that this host has. */
+/*
+ * Can the internet reach it? 'Every address' can be reached by the most public one that this host
+ * has.
+ */
 static bool
 internet_reaches(const struct sockaddr *address)
 {
@@ -105,7 +121,7 @@ internet_reaches(const struct sockaddr *address)
 		return true;
 	for (one = list; one; one = one->ifa_next)
 		if (one->ifa_addr && !is_private(one->ifa_addr) &&
-		    (address->sa_family == AF_INET6 || one->ifa_addr->sa_family == AF_INET))
+			(address->sa_family == AF_INET6 || one->ifa_addr->sa_family == AF_INET))
 			reaches = true;
 	freeifaddrs(list);
 	return reaches;
@@ -117,16 +133,18 @@ write_name(struct listener *listener, const struct sockaddr *address, socklen_t 
 	char host[NI_MAXHOST], port[NI_MAXSERV];
 	const char *kind = listener->kind == LISTENER_UDP ? "udp" : "tcp";
 
-	if (getnameinfo(address, size, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+	if (getnameinfo(address, size, host, sizeof host, port, sizeof port,
+		    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
 		snprintf(listener->name, sizeof listener->name, "%s", kind);
 		return;
 	}
 	listener->port = (uint16_t)atoi(port);
 	listener->inet6 = address->sa_family == AF_INET6;
-	snprintf(listener->name, sizeof listener->name, listener->inet6 ? "%s:[%.100s]:%.10s" : "%s:%.100s:%.10s", kind, host, port);
+	snprintf(listener->name, sizeof listener->name,
+		listener->inet6 ? "%s:[%.100s]:%.10s" : "%s:%.100s:%.10s", kind, host, port);
 }
 
-/* --- opening ------------------------------------------------------------------------------------------------------------- */
+/* --- opening ------------------------------------------------------------------------------ */
 
 static struct listener *
 add_listener(struct listeners *listeners)
@@ -173,13 +191,13 @@ struct wanted {
 	int socktype;
 	uint8_t protocol;
 	char tag[LISTEN_TAG_MAX];
-	bool optional;	  /* an address family that this host may not have */
+	bool optional; /* an address family that this host may not have */
 };
 
 /* One address of a wanted host. 0, or what errno says. */
 static int
-open_one(struct listeners *listeners, const struct listen_options *options, const struct wanted *wanted,
-	 const struct addrinfo *info)
+open_one(struct listeners *listeners, const struct listen_options *options,
+	const struct wanted *wanted, const struct addrinfo *info)
 {
 	struct sockaddr_storage bound;
 	socklen_t size = sizeof bound;
@@ -193,7 +211,8 @@ open_one(struct listeners *listeners, const struct listen_options *options, cons
 	memcpy(listener->tag, wanted->tag, sizeof listener->tag);
 	listener->public_address = !is_loopback(info->ai_addr);
 	write_name(listener, info->ai_addr, info->ai_addrlen);
-	listener->fd = socket(info->ai_family, info->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, info->ai_protocol);
+	listener->fd = socket(info->ai_family, info->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
+		info->ai_protocol);
 	if (listener->fd < 0)
 		goto failed;
 	set_options(listener->fd, info);
@@ -212,30 +231,43 @@ failed:
 
 /* Port -1 means one number for all addresses: the first socket's. */
 static bool
-open_host(struct listeners *listeners, const struct listen_options *options, struct wanted *wanted, int *chosen, char *error)
+open_host(struct listeners *listeners, const struct listen_options *options, struct wanted *wanted,
+	int *chosen, char *error)
 {
-	struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_family = AF_UNSPEC, .ai_socktype = wanted->socktype}, *list, *one;
+	struct addrinfo hints = {.ai_flags = AI_PASSIVE,
+				.ai_family = AF_UNSPEC,
+				.ai_socktype = wanted->socktype},
+			*list, *one;
 	const char *kind = wanted->socktype == SOCK_DGRAM ? "UDP" : "TCP";
 	char port[16];
 	int code, reason = 0;
 	unsigned before = listeners->count;
 
-	snprintf(port, sizeof port, "%d", wanted->port >= 0 ? wanted->port : *chosen > 0 ? *chosen : 0);
+	snprintf(port, sizeof port, "%d",
+		wanted->port >= 0 ? wanted->port
+		: *chosen > 0	  ? *chosen
+				  : 0);
 	code = getaddrinfo(wanted->host, port, &hints, &list);
 	if (code != 0)
-		return fail(error, "cannot listen on %s: %s", wanted->host ? wanted->host : "*", gai_strerror(code));
+		return fail(error, "cannot listen on %s: %s", wanted->host ? wanted->host : "*",
+			gai_strerror(code));
 	for (one = list; one; one = one->ai_next) {
-		if (wanted->socktype == SOCK_DGRAM && !options->udp_public && internet_reaches(one->ai_addr)) {
+		if (wanted->socktype == SOCK_DGRAM && !options->udp_public &&
+			internet_reaches(one->ai_addr)) {
 			freeaddrinfo(list);
-			return fail(error, "UDP on %s port %s can be reached from the internet, where it serves attackers as an amplifier; "
-					   "--udp-public allows it", wanted->host ? wanted->host : "every address", port);
+			return fail(error,
+				"UDP on %s port %s can be reached from the internet, where it "
+				"serves attackers as an amplifier; "
+				"--udp-public allows it",
+				wanted->host ? wanted->host : "every address", port);
 		}
 		code = open_one(listeners, options, wanted, one);
 		if (code == 0 && wanted->port < 0 && *chosen <= 0) {
 			*chosen = listeners->at[listeners->count - 1].port;
 			snprintf(port, sizeof port, "%d", *chosen);
 			for (struct addrinfo *next = one->ai_next; next; next = next->ai_next)
-				((struct sockaddr_in *)next->ai_addr)->sin_port = htons((uint16_t)*chosen);
+				((struct sockaddr_in *)next->ai_addr)->sin_port =
+					htons((uint16_t)*chosen);
 		}
 		if (code != 0)
 			reason = code;
@@ -244,8 +276,10 @@ open_host(struct listeners *listeners, const struct listen_options *options, str
 			break;
 	}
 	freeaddrinfo(list);
-	if (reason == EADDRINUSE || reason == EACCES || (listeners->count == before && !wanted->optional))
-		return fail(error, "cannot listen on %s port %s (%s): %s", wanted->host ? wanted->host : "*", port, kind, strerror(reason));
+	if (reason == EADDRINUSE || reason == EACCES ||
+		(listeners->count == before && !wanted->optional))
+		return fail(error, "cannot listen on %s port %s (%s): %s",
+			wanted->host ? wanted->host : "*", port, kind, strerror(reason));
 	return true;
 }
 
@@ -259,27 +293,38 @@ take_prefixes(char **text, struct wanted *wanted, char *error)
 		if (strncmp(*text, "notls:", 6) == 0) {
 			*text += 6;
 		} else if (strncmp(*text, "btls:", 5) == 0 || strncmp(*text, "mtls:", 5) == 0) {
-			return fail(error, "option -l (--listen): TLS (%.4s:) is not there yet", *text);
+			return fail(
+				error, "option -l (--listen): TLS (%.4s:) is not there yet", *text);
 		} else if (strncmp(*text, "proto[", 6) == 0) {
 			end = strstr(*text, "]:");
 			if (!end)
-				return fail(error, "option -l (--listen): '%.64s' has no end of 'proto['", *text);
+				return fail(error,
+					"option -l (--listen): '%.64s' has no end of 'proto['",
+					*text);
 			*end = 0;
 			*text += 6;
 			if (strcmp(*text, "ascii") == 0)
 				wanted->protocol = PROTOCOL_TEXT;
 			else if (strcmp(*text, "binary") == 0)
 				wanted->protocol = PROTOCOL_BINARY;
-			else if (strncmp(*text, "auto", 4) == 0 || strcmp(*text, "negotiating") == 0)
+			else if (strncmp(*text, "auto", 4) == 0 ||
+				 strcmp(*text, "negotiating") == 0)
 				wanted->protocol = PROTOCOL_UNKNOWN;
 			else
-				return fail(error, "option -l (--listen): proto[%.32s] is not one of auto, ascii, binary", *text);
+				return fail(error,
+					"option -l (--listen): proto[%.32s] is not one of auto, "
+					"ascii, binary",
+					*text);
 			*text = end + 2;
 		} else if (strncmp(*text, "tag[", 4) == 0) {
 			end = strstr(*text, "]:");
 			if (!end || end - (*text + 4) >= LISTEN_TAG_MAX)
-				return fail(error, "option -l (--listen): '%.64s': a tag has 1 to 8 characters and ends with ']:'", *text);
-			snprintf(wanted->tag, sizeof wanted->tag, "%.*s", (int)(end - (*text + 4)), *text + 4);
+				return fail(error,
+					"option -l (--listen): '%.64s': a tag has 1 to 8 "
+					"characters and ends with ']:'",
+					*text);
+			snprintf(wanted->tag, sizeof wanted->tag, "%.*s", (int)(end - (*text + 4)),
+				*text + 4);
 			*text = end + 2;
 		} else {
 			return true;
@@ -315,7 +360,8 @@ split_port(char *text, struct wanted *wanted, char *error)
 	}
 	if (colon) {
 		if (!parse_port(colon + 1, &wanted->port))
-			return fail(error, "option -l (--listen): '%.32s' is not a port", colon + 1);
+			return fail(
+				error, "option -l (--listen): '%.32s' is not a port", colon + 1);
 		*colon = 0;
 	}
 	wanted->host = strcmp(text, "*") == 0 ? NULL : text;
@@ -323,7 +369,8 @@ split_port(char *text, struct wanted *wanted, char *error)
 }
 
 static bool
-open_list(struct listeners *listeners, const struct listen_options *options, int socktype, int port, char *error)
+open_list(struct listeners *listeners, const struct listen_options *options, int socktype, int port,
+	char *error)
 {
 	char *copy = strdup(options->addresses), *place = NULL, *text;
 	int chosen = 0;
@@ -331,9 +378,12 @@ open_list(struct listeners *listeners, const struct listen_options *options, int
 
 	if (!copy)
 		return fail(error, "out of memory");
-	for (text = strtok_r(copy, ", ;", &place); fine && text; text = strtok_r(NULL, ", ;", &place)) {
-		struct wanted wanted = {.port = port, .socktype = socktype, .protocol = options->protocol,
-					.optional = !options->addresses_given && strcmp(text, "::1") == 0};
+	for (text = strtok_r(copy, ", ;", &place); fine && text;
+		text = strtok_r(NULL, ", ;", &place)) {
+		struct wanted wanted = {.port = port,
+			.socktype = socktype,
+			.protocol = options->protocol,
+			.optional = !options->addresses_given && strcmp(text, "::1") == 0};
 
 		fine = take_prefixes(&text, &wanted, error) && split_port(text, &wanted, error) &&
 		       open_host(listeners, options, &wanted, &chosen, error);
@@ -342,10 +392,11 @@ open_list(struct listeners *listeners, const struct listen_options *options, int
 	return fine;
 }
 
-/* --- sockets passed by the service manager ---------------------------------------------------------------------------------- */
+/* --- sockets passed by the service manager ------------------------------------------------ */
 
 static bool
-take_inherited(struct listeners *listeners, const struct listen_options *options, bool *taken, char *error)
+take_inherited(
+	struct listeners *listeners, const struct listen_options *options, bool *taken, char *error)
 {
 	const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
 
@@ -360,8 +411,10 @@ take_inherited(struct listeners *listeners, const struct listen_options *options
 
 		if (!listener)
 			return fail(error, "out of memory");
-		if (getsockname(fd, (struct sockaddr *)&address, &size) != 0 || getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_size) != 0)
-			return fail(error, "LISTEN_FDS: descriptor %d is no socket: %s", fd, strerror(errno));
+		if (getsockname(fd, (struct sockaddr *)&address, &size) != 0 ||
+			getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_size) != 0)
+			return fail(error, "LISTEN_FDS: descriptor %d is no socket: %s", fd,
+				strerror(errno));
 		listener->fd = fd;
 		listener->inherited = true;
 		listener->protocol = options->protocol;
@@ -369,7 +422,8 @@ take_inherited(struct listeners *listeners, const struct listen_options *options
 		fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 		if (address.ss_family == AF_UNIX) {
 			listener->kind = LISTENER_UNIX;
-			snprintf(listener->name, sizeof listener->name, "unix:%.100s", ((struct sockaddr_un *)&address)->sun_path);
+			snprintf(listener->name, sizeof listener->name, "unix:%.100s",
+				((struct sockaddr_un *)&address)->sun_path);
 		} else {
 			listener->kind = type == SOCK_DGRAM ? LISTENER_UDP : LISTENER_TCP;
 			listener->public_address = !is_loopback((struct sockaddr *)&address);
@@ -381,22 +435,25 @@ take_inherited(struct listeners *listeners, const struct listen_options *options
 }
 
 bool
-listeners_open(struct listeners *listeners, const struct listen_options *options, char error[LISTEN_ERROR_MAX])
+listeners_open(struct listeners *listeners, const struct listen_options *options,
+	char error[LISTEN_ERROR_MAX])
 {
 	bool inherited, fine;
 
 	*listeners = (struct listeners){0};
 	fine = take_inherited(listeners, options, &inherited, error);
 	if (fine && !inherited && !options->unix_path) {
-		fine = (options->port == 0 || open_list(listeners, options, SOCK_STREAM, options->port, error)) &&
-		       (options->udp_port == 0 || open_list(listeners, options, SOCK_DGRAM, options->udp_port, error));
+		fine = (options->port == 0 ||
+			       open_list(listeners, options, SOCK_STREAM, options->port, error)) &&
+		       (options->udp_port == 0 ||
+			       open_list(listeners, options, SOCK_DGRAM, options->udp_port, error));
 	}
 	if (!fine)
 		listeners_close(listeners);
 	return fine;
 }
 
-/* --- Unix socket ----------------------------------------------------------------------------------------------------------- */
+/* --- Unix socket -------------------------------------------------------------------------- */
 
 /* A socket file that nobody answers on is the rest of an earlier process. Anything else stays. */
 static bool
@@ -406,22 +463,29 @@ remove_stale(const char *path, const struct sockaddr_un *address, char *error)
 	int fd, code;
 
 	if (lstat(path, &status) != 0)
-		return errno == ENOENT ? true : fail(error, "option -s (--unix-socket): %s: %s", path, strerror(errno));
+		return errno == ENOENT ? true
+				       : fail(error, "option -s (--unix-socket): %s: %s", path,
+						 strerror(errno));
 	if (!S_ISSOCK(status.st_mode))
-		return fail(error, "option -s (--unix-socket): %s exists and is not a socket", path);
+		return fail(
+			error, "option -s (--unix-socket): %s exists and is not a socket", path);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	code = fd >= 0 && connect(fd, (const struct sockaddr *)address, sizeof *address) != 0 ? errno : 0;
+	code = fd >= 0 && connect(fd, (const struct sockaddr *)address, sizeof *address) != 0
+		       ? errno
+		       : 0;
 	if (fd >= 0)
 		close(fd);
 	if (code != ECONNREFUSED)
 		return fail(error, "option -s (--unix-socket): %s is in use", path);
 	if (unlink(path) != 0)
-		return fail(error, "option -s (--unix-socket): cannot remove %s: %s", path, strerror(errno));
+		return fail(error, "option -s (--unix-socket): cannot remove %s: %s", path,
+			strerror(errno));
 	return true;
 }
 
 bool
-listeners_open_unix(struct listeners *listeners, const struct listen_options *options, char error[LISTEN_ERROR_MAX])
+listeners_open_unix(struct listeners *listeners, const struct listen_options *options,
+	char error[LISTEN_ERROR_MAX])
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	const char *path = options->unix_path;
@@ -435,7 +499,9 @@ listeners_open_unix(struct listeners *listeners, const struct listen_options *op
 	if (!path)
 		return true;
 	if (strlen(path) >= sizeof address.sun_path)
-		return fail(error, "option -s (--unix-socket): %.120s... is longer than %zu characters", path, sizeof address.sun_path - 1);
+		return fail(error,
+			"option -s (--unix-socket): %.120s... is longer than %zu characters", path,
+			sizeof address.sun_path - 1);
 	memcpy(address.sun_path, path, strlen(path) + 1);
 	if (!remove_stale(path, &address, error))
 		return false;
@@ -488,7 +554,8 @@ listeners_write_ports(const struct listeners *listeners, const char *path)
 		const struct listener *listener = &listeners->at[i];
 
 		if (listener->kind != LISTENER_UNIX)
-			fine = fprintf(file, "%s INET%s: %u\n", listener->kind == LISTENER_UDP ? "UDP" : "TCP",
+			fine = fprintf(file, "%s INET%s: %u\n",
+				       listener->kind == LISTENER_UDP ? "UDP" : "TCP",
 				       listener->inet6 ? "6" : "", listener->port) > 0;
 	}
 	fine = fclose(file) == 0 && fine;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Writes. A change of one key happens under its bucket's lock from first look to last store: find, decide, append, publish. What
- * is appended is whole before the index names it. Lock order: a bucket, then memory's own.
+ * Writes. A change of one key happens under its bucket's lock from first look to last store: find,
+ * decide, append, publish. What is appended is whole before the index names it. Lock order: a
+ * bucket, then memory's own.
  */
 #include "store/internal.h"
 
@@ -15,7 +16,7 @@ struct change {
 	const uint8_t *key;
 	uint32_t key_size;
 	struct index_locked locked;
-	_Atomic uint64_t *slot;	  /* of the present item, whatever its standing; NULL without one */
+	_Atomic uint64_t *slot; /* of the present item, whatever its standing; NULL without one */
 	struct store_view view;
 	enum store_found found;
 	struct store_draft draft;
@@ -31,7 +32,8 @@ next_cas(struct store_thread *thread)
 	if (!store->options.cas)
 		return 0;
 	if (thread->cas_next == thread->cas_end) {
-		thread->cas_next = atomic_fetch_add_explicit(&store->cas_next, CAS_BLOCK, memory_order_relaxed);
+		thread->cas_next = atomic_fetch_add_explicit(
+			&store->cas_next, CAS_BLOCK, memory_order_relaxed);
 		thread->cas_end = thread->cas_next + CAS_BLOCK;
 	}
 	return thread->cas_next++;
@@ -49,7 +51,8 @@ find_locked(struct change *change)
 		if (!item_has_key(store_item(store, entry), change->key, change->key_size))
 			continue;
 		store_view_fill(store, &change->view, entry, change->slot, change->locked.number);
-		change->found = store_judge(change->thread, change->view.item, change->view.segment);
+		change->found =
+			store_judge(change->thread, change->view.item, change->view.segment);
 		return;
 	}
 }
@@ -65,7 +68,10 @@ store_large_list(struct store_thread *thread, const struct item *item)
 	return count;
 }
 
-/* The present item is no longer named by the index: its bytes are dead, and its body's segments free unless kept. */
+/*
+ * The present item is no longer named by the index: its bytes are dead, and its body's segments
+ * free unless kept.
+ */
 static void
 bury(struct change *change, bool keep_body)
 {
@@ -77,12 +83,16 @@ bury(struct change *change, bool keep_body)
 		store_count_reclaimed(thread, item, id);
 	memory_dead(thread->store->memory, change->view.segment, item_size(item));
 	if ((change->view.kinds & ITEM_LARGE) && !keep_body)
-		memory_body_release(thread->store->memory, thread->segments, store_large_list(thread, item), true);
+		memory_body_release(thread->store->memory, thread->segments,
+			store_large_list(thread, item), true);
 }
 
-/* --- composing an item ---------------------------------------------------------------------------------------------------- */
+/* --- composing an item -------------------------------------------------------------------- */
 
-/* The soft word of the new item: the access is now, or as the present item's where it is carried over. */
+/*
+ * The soft word of the new item: the access is now, or as the present item's where it is carried
+ * over.
+ */
 static uint16_t
 first_soft(const struct change *change, uint32_t opened_s)
 {
@@ -123,7 +133,8 @@ write_trailer(uint8_t *to, const struct change *change, const uint32_t *segments
 
 /* Writes the item at its place: header, key, value pieces, trailer. Nobody else can see it yet. */
 static void
-write_item(const struct change *change, const struct memory_place *place, const uint32_t *segments, uint32_t count)
+write_item(const struct change *change, const struct memory_place *place, const uint32_t *segments,
+	uint32_t count)
 {
 	const struct store_draft *draft = &change->draft;
 	bool large = change->kinds & ITEM_LARGE;
@@ -147,7 +158,10 @@ write_item(const struct change *change, const struct memory_place *place, const 
 		write_trailer(to, change, segments, count);
 }
 
-/* Copies a value that is large, but came in other pieces, into dedicated segments, named in thread->segments. */
+/*
+ * Copies a value that is large, but came in other pieces, into dedicated segments, named in
+ * thread->segments.
+ */
 static enum memory_status
 copy_to_body(struct change *change, uint32_t *count)
 {
@@ -164,17 +178,19 @@ copy_to_body(struct change *change, uint32_t *count)
 			size_t here;
 
 			if (used == segment_bytes) {
-				enum memory_status status = memory_body_borrow_copy(thread->memory, thread->now_s,
-										    &thread->segments[*count]);
+				enum memory_status status = memory_body_borrow_copy(
+					thread->memory, thread->now_s, &thread->segments[*count]);
 
 				if (status != MEMORY_OK) {
-					memory_body_release(store->memory, thread->segments, *count, false);
+					memory_body_release(
+						store->memory, thread->segments, *count, false);
 					return status;
 				}
 				to = memory_address(&store->arena, thread->segments[(*count)++], 0);
 				used = 0;
 			}
-			here = piece.size < segment_bytes - used ? piece.size : segment_bytes - used;
+			here = piece.size < segment_bytes - used ? piece.size
+								 : segment_bytes - used;
 			memcpy(to + used, piece.data, here);
 			used += here;
 			piece.data += here;
@@ -184,9 +200,12 @@ copy_to_body(struct change *change, uint32_t *count)
 	return MEMORY_OK;
 }
 
-/* --- replacing -------------------------------------------------------------------------------------------------------------- */
+/* --- replacing ---------------------------------------------------------------------------- */
 
-/* Settles what the draft leaves open: CAS number, kinds, and the value where the present one is kept. */
+/*
+ * Settles what the draft leaves open: CAS number, kinds, and the value where the present one is
+ * kept.
+ */
 static void
 settle(struct change *change, struct slice *kept)
 {
@@ -200,8 +219,9 @@ settle(struct change *change, struct slice *kept)
 			draft->piece_count = draft->value_size > 0;
 		}
 	}
-	change->kinds = (uint8_t)((draft->client_flags ? ITEM_FLAGS : 0) | (draft->stale ? ITEM_STALE : 0) |
-				  (draft->key_binary ? ITEM_KEY_BINARY : 0));
+	change->kinds =
+		(uint8_t)((draft->client_flags ? ITEM_FLAGS : 0) | (draft->stale ? ITEM_STALE : 0) |
+			  (draft->key_binary ? ITEM_KEY_BINARY : 0));
 	switch (draft->cas_policy) {
 	case STORE_CAS_NEW:
 		change->cas = next_cas(change->thread);
@@ -221,12 +241,16 @@ settle(struct change *change, struct slice *kept)
 static uint32_t
 bytes_needed(const struct change *change, uint64_t value_size, uint32_t segments)
 {
-	uint64_t size = ITEM_HEADER + change->key_size + value_size + item_trailer_size(change->kinds, segments);
+	uint64_t size = ITEM_HEADER + change->key_size + value_size +
+			item_trailer_size(change->kinds, segments);
 
 	return (uint32_t)((size + ITEM_ALIGN - 1) & ~(uint64_t)(ITEM_ALIGN - 1));
 }
 
-/* Whether the value stands in dedicated segments, and which: thread->segments, *count of them; *borrowed of them are new ones. */
+/*
+ * Whether the value stands in dedicated segments, and which: thread->segments, *count of them;
+ * *borrowed of them are new ones.
+ */
 static enum memory_status
 settle_body(struct change *change, uint32_t *count, uint32_t *borrowed)
 {
@@ -242,7 +266,8 @@ settle_body(struct change *change, uint32_t *count, uint32_t *borrowed)
 	} else if (draft->keep_body && (change->view.kinds & ITEM_LARGE)) {
 		*count = store_large_list(thread, change->view.item);
 	} else if (draft->value_size > ITEM_VALUE_MAX ||
-		   bytes_needed(change, draft->value_size, 0) > memory_large_min(thread->store->memory)) {
+		   bytes_needed(change, draft->value_size, 0) >
+			   memory_large_min(thread->store->memory)) {
 		enum memory_status status = copy_to_body(change, count);
 
 		if (status != MEMORY_OK)
@@ -268,14 +293,18 @@ publish(struct change *change, const struct memory_place *place, uint32_t bytes)
 	return index_locked_insert(&change->locked, entry, 0);
 }
 
-/* What replace() says, beside enum store_status: the present item was flushed between the look and the append; look again. */
+/*
+ * What replace() says, beside enum store_status: the present item was flushed between the look and
+ * the append; look again.
+ */
 #define STORE_AGAIN 100
 
 static int
 refuse(struct change *change, enum memory_status status, uint32_t borrowed)
 {
 	if (borrowed)
-		memory_body_release(change->thread->store->memory, change->thread->segments, borrowed, false);
+		memory_body_release(
+			change->thread->store->memory, change->thread->segments, borrowed, false);
 	return status == MEMORY_WAIT ? STORE_WAIT : STORE_NO_MEMORY;
 }
 
@@ -296,16 +325,19 @@ replace(struct change *change)
 		return refuse(change, status, 0);
 	bytes = bytes_needed(change, count ? 0 : change->draft.value_size, count);
 	main = change->slot ? change->view.main : memory_ghost_take(memory, change->locked.hash);
-	status = memory_append(thread->memory, bytes, change->draft.expiry_s, main, thread->now_s, &place);
+	status = memory_append(
+		thread->memory, bytes, change->draft.expiry_s, main, thread->now_s, &place);
 	if (status != MEMORY_OK)
 		return refuse(change, status, borrowed);
 	write_item(change, &place, thread->segments, count);
 	memory_append_done(thread->memory, &place);
 	/*
-	 * What the draft took from the present item (its value, or just that it was there) must not outlive a flush_all that came
-	 * between: the successor would stand in a segment of the new epoch.
+	 * What the draft took from the present item (its value, or just that it was there) must not
+	 * outlive a flush_all that came between: the successor would stand in a segment of the new
+	 * epoch.
 	 */
-	if (change->found == STORE_PRESENT && place.epoch != memory_segment_epoch(memory, change->view.segment)) {
+	if (change->found == STORE_PRESENT &&
+		place.epoch != memory_segment_epoch(memory, change->view.segment)) {
 		memory_dead(memory, place.segment, bytes);
 		refuse(change, MEMORY_OK, borrowed);
 		return STORE_AGAIN;
@@ -324,7 +356,7 @@ replace(struct change *change)
 
 enum store_status
 store_change(struct store_thread *thread, const uint8_t *key, uint32_t key_size, uint64_t hash,
-	     const struct store_update *update, uint64_t *cas)
+	const struct store_update *update, uint64_t *cas)
 {
 	struct change change = {.thread = thread, .key = key, .key_size = key_size};
 	enum store_action action;
@@ -337,8 +369,9 @@ store_change(struct store_thread *thread, const uint8_t *key, uint32_t key_size,
 		index_locked_rewind(&change.locked);
 		find_locked(&change);
 		memset(&change.draft, 0, sizeof change.draft);
-		action = update->decide(update->context, change.found == STORE_PRESENT ? &change.view : NULL,
-					change.found, &change.draft);
+		action = update->decide(update->context,
+			change.found == STORE_PRESENT ? &change.view : NULL, change.found,
+			&change.draft);
 		if (action == STORE_REPLACE) {
 			status = replace(&change);
 		} else if (action == STORE_REMOVE && change.slot) {
@@ -368,10 +401,14 @@ store_take_win(struct store_thread *thread, const struct store_view *view, uint6
 	if (slot) {
 		uint16_t soft = __atomic_load_n(&item->soft, __ATOMIC_RELAXED);
 
-		/* Readers may change time and fetched meanwhile: try again then. Only lock holders set the win. */
+		/*
+		 * Readers may change time and fetched meanwhile: try again then. Only lock holders
+		 * set the win.
+		 */
 		while (!(soft & ITEM_SOFT_WIN) && !won)
-			won = __atomic_compare_exchange_n(&item->soft, &soft, (uint16_t)(soft | ITEM_SOFT_WIN), 0,
-							  __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+			won = __atomic_compare_exchange_n(&item->soft, &soft,
+				(uint16_t)(soft | ITEM_SOFT_WIN), 0, __ATOMIC_RELAXED,
+				__ATOMIC_RELAXED);
 	}
 	index_unlock(&locked);
 	return won;

@@ -3,7 +3,10 @@
 
 #include <string.h>
 
-/* A memcached item: 48 bytes of header, 8 of CAS, a zero behind the key, 4 of flags where they aren't 0, CR LF behind the value. */
+/*
+ * A memcached item: 48 bytes of header, 8 of CAS, a zero behind the key, 4 of flags where they
+ * aren't 0, CR LF behind the value.
+ */
 #define PEER_HEADER 48
 #define PEER_CAS 8
 #define PEER_FLAGS 4
@@ -36,7 +39,8 @@ classes_make(struct classes *classes, const struct classes_options *options)
 uint64_t
 classes_item_bytes(uint32_t key_size, uint64_t value_size, uint32_t client_flags, int cas)
 {
-	return PEER_HEADER + (cas ? PEER_CAS : 0) + key_size + 1 + (client_flags ? PEER_FLAGS : 0) + value_size + 2;
+	return PEER_HEADER + (cas ? PEER_CAS : 0) + key_size + 1 + (client_flags ? PEER_FLAGS : 0) +
+	       value_size + 2;
 }
 
 uint32_t

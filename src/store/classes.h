@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * classes: memcached's slab classes, by which 'stats items' and 'stats slabs' speak. Halcyon's memory has none; items are only
- * counted under the class that memcached would have put them in, because tools and tests ask by these numbers.
+ * classes: memcached's slab classes, by which 'stats items' and 'stats slabs' speak. Halcyon's
+ * memory has none; items are only counted under the class that memcached would have put them in,
+ * because tools and tests ask by these numbers.
  */
 #ifndef STORE_CLASSES_H
 #define STORE_CLASSES_H
@@ -11,11 +12,11 @@
 #define CLASSES_MAX 64
 
 struct classes_options {
-	double factor;	      /* -f */
-	uint32_t chunk_bytes; /* -n */
+	double factor;		  /* -f */
+	uint32_t chunk_bytes;	  /* -n */
 	uint32_t chunk_bytes_max; /* -o slab_chunk_max */
-	uint32_t page_bytes;  /* 1 MiB */
-	const uint32_t *sizes; /* -o slab_sizes, NULL: by factor */
+	uint32_t page_bytes;	  /* 1 MiB */
+	const uint32_t *sizes;	  /* -o slab_sizes, NULL: by factor */
 	uint32_t size_count;
 };
 

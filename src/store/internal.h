@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The store's own structs, for its three files: store.c (life and look-ups), change.c (writes), upkeep.c (what memory and index
- * ask of the items' owner, background work).
+ * The store's own structs, for its three files: store.c (life and look-ups), change.c (writes),
+ * upkeep.c (what memory and index ask of the items' owner, background work).
  */
 #ifndef STORE_INTERNAL_H
 #define STORE_INTERNAL_H
@@ -23,9 +23,13 @@ struct store {
 	uint32_t pieces_max;
 	/* The next unreserved CAS number; threads take blocks of CAS_BLOCK. */
 	_Atomic uint64_t cas_next;
-	/* When a delayed flush is due, 0: none. Whoever changes it from due to 0 opens the epoch. */
+	/*
+	 * When a delayed flush is due, 0: none. Whoever changes it from due to 0 opens the epoch.
+	 */
 	_Atomic uint64_t flush_at_ns;
-	/* The grower has been woken and has not gone back to sleep: workers need not wake it again. */
+	/*
+	 * The grower has been woken and has not gone back to sleep: workers need not wake it again.
+	 */
 	_Atomic bool grow_awake;
 };
 
@@ -41,30 +45,35 @@ struct store_thread {
 	uint64_t now_ns;
 	uint32_t now_s;
 	uint32_t turns;
-	uint32_t *segments; /* pieces_max numbers: the list of one large value, read out of or into a trailer */
+	/* pieces_max numbers: the list of one large value, read out of or into a trailer */
+	uint32_t *segments;
 };
 
 /*
- * The thread whose turn this is. memory's and index's call-backs name no thread, but they run inside the turn of one: its counters
- * and its number as a writer are meant.
+ * The thread whose turn this is. memory's and index's call-backs name no thread, but they run
+ * inside the turn of one: its counters and its number as a writer are meant.
  */
 struct store_thread *store_self(void);
 
 /* The place and the standing of an item that an entry leads to. */
-enum store_found store_judge(const struct store_thread *thread, const struct item *item, uint32_t segment);
-void store_view_fill(const struct store *store, struct store_view *view, uint64_t entry, _Atomic uint64_t *slot,
-		     uint64_t bucket);
+enum store_found store_judge(
+	const struct store_thread *thread, const struct item *item, uint32_t segment);
+void store_view_fill(const struct store *store, struct store_view *view, uint64_t entry,
+	_Atomic uint64_t *slot, uint64_t bucket);
 
 static inline const struct item *
 store_item(const struct store *store, uint64_t entry)
 {
-	return memory_address(&store->arena, bucket_entry_segment(entry), bucket_entry_offset(entry));
+	return memory_address(
+		&store->arena, bucket_entry_segment(entry), bucket_entry_offset(entry));
 }
 
 /* Counts an item in (sign 1) or out (-1) of the statistics by size class; gives the class. */
 uint32_t store_account(struct store_thread *thread, const struct item *item, int sign);
 
-/* Counts an item whose memory serves again because it had expired or was flushed; id is its class. */
+/*
+ * Counts an item whose memory serves again because it had expired or was flushed; id is its class.
+ */
 void store_count_reclaimed(struct store_thread *thread, const struct item *item, uint32_t id);
 
 /* Reads a large item's segment list into thread->segments. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * item: how a key and its value stand in memory, on flash and in the GPU's mirror. The same bytes everywhere; both compilers read
- * this header.
+ * item: how a key and its value stand in memory, on flash and in the GPU's mirror. The same bytes
+ * everywhere; both compilers read this header.
  *
  *	 0               4       6       8               12              16
  *	+---------------+-------+-------+---------------+---------------+----------+-----------+-----------+
@@ -15,11 +15,12 @@
  *	trailer: one byte of kinds, then what the kinds say, in this order, unaligned:
  *		FLAGS u32 client flags | CAS u64 | FLASH u64 place | LARGE u64 value length, u32 n, n times u32 segment number
  *		STALE and KEY_BINARY are bits alone.
- *	A LARGE item's header says value length 0: the value stands in the listed segments, each full but the last.
+ *	A LARGE item's header says value length 0: the value stands in the listed segments, each
+ *	full but the last.
  *
- * Items start on 16-byte boundaries of their segment. In a sealed segment only 'soft' ever changes: time and fetched by one
- * relaxed compare-exchange of the word whose failure is ignored, win by compare-exchange under the bucket's lock, because it
- * must be handed out exactly once.
+ * Items start on 16-byte boundaries of their segment. In a sealed segment only 'soft' ever changes:
+ * time and fetched by one relaxed compare-exchange of the word whose failure is ignored, win by
+ * compare-exchange under the bucket's lock, because it must be handed out exactly once.
  */
 #ifndef STORE_ITEM_HD_H
 #define STORE_ITEM_HD_H
@@ -167,7 +168,8 @@ item_large_segment(const struct item *item, uint32_t i)
 {
 	uint32_t segment;
 
-	hd_copy(&segment, item_trailer_field(item_trailer(item), ITEM_LARGE) + 12 + 4 * (size_t)i, 4);
+	hd_copy(&segment, item_trailer_field(item_trailer(item), ITEM_LARGE) + 12 + 4 * (size_t)i,
+		4);
 	return segment;
 }
 
@@ -177,7 +179,8 @@ item_size(const struct item *item)
 {
 	uint32_t size = ITEM_HEADER + item_key_size(item) + item_value_size(item);
 
-	size += item_has_trailer(item) ? item_trailer_size(item_kinds(item), item_large_count(item)) : 0;
+	size += item_has_trailer(item) ? item_trailer_size(item_kinds(item), item_large_count(item))
+				       : 0;
 	return (size + ITEM_ALIGN - 1) & ~(ITEM_ALIGN - 1);
 }
 

@@ -8,7 +8,10 @@
 #include <sys/random.h>
 #include <xxhash.h>
 
-/* A bucket for this many bytes of -m at the start: at 7 entries a bucket that is an item of about 365 bytes. */
+/*
+ * A bucket for this many bytes of -m at the start: at 7 entries a bucket that is an item of about
+ * 365 bytes.
+ */
 #define BYTES_PER_BUCKET 2560
 
 static _Thread_local struct store_thread *self;
@@ -56,7 +59,10 @@ make_index(struct store *store)
 	const struct store_options *options = &store->options;
 	uint64_t buckets = options->buckets_initial ? options->buckets_initial
 						    : options->limit_bytes / BYTES_PER_BUCKET;
-	/* The smallest items take 32 bytes: a full reserved arena of them needs a sixth of its bytes as index, and room to grow. */
+	/*
+	 * The smallest items take 32 bytes: a full reserved arena of them needs a sixth of its
+	 * bytes as index, and room to grow.
+	 */
 	uint64_t bytes = options->limit_bytes * options->reserve_factor;
 
 	return index_create(&(struct index_options){
@@ -137,7 +143,10 @@ store_thread_destroy(struct store_thread *thread)
 	free(thread);
 }
 
-/* The worker whose turn finds a delayed flush due, and wins the race to clear it, opens the new epoch. */
+/*
+ * The worker whose turn finds a delayed flush due, and wins the race to clear it, opens the new
+ * epoch.
+ */
 static void
 apply_due_flush(struct store *store, uint64_t unix_ns)
 {
@@ -161,7 +170,8 @@ store_flush(struct store_thread *thread, uint64_t at_ns)
 {
 	struct store *store = thread->store;
 
-	atomic_store_explicit(&store->flush_at_ns, at_ns > thread->now_ns ? at_ns : 0, memory_order_release);
+	atomic_store_explicit(
+		&store->flush_at_ns, at_ns > thread->now_ns ? at_ns : 0, memory_order_release);
 	if (at_ns <= thread->now_ns)
 		memory_flush(store->memory);
 }
@@ -208,7 +218,7 @@ store_classes(const struct store *store)
 	return &store->classes;
 }
 
-/* --- look-ups -------------------------------------------------------------------------------------------------------------- */
+/* --- look-ups ----------------------------------------------------------------------------- */
 
 enum store_found
 store_judge(const struct store_thread *thread, const struct item *item, uint32_t segment)
@@ -221,8 +231,8 @@ store_judge(const struct store_thread *thread, const struct item *item, uint32_t
 }
 
 void
-store_view_fill(const struct store *store, struct store_view *view, uint64_t entry, _Atomic uint64_t *slot,
-		uint64_t bucket)
+store_view_fill(const struct store *store, struct store_view *view, uint64_t entry,
+	_Atomic uint64_t *slot, uint64_t bucket)
 {
 	uint32_t segment = bucket_entry_segment(entry);
 	const struct item *item = store_item(store, entry);
@@ -241,7 +251,8 @@ store_view_fill(const struct store *store, struct store_view *view, uint64_t ent
 
 /* Scans the key's bucket; true with the view filled when an item with this key is there. */
 static bool
-scan(const struct store *store, const uint8_t *key, uint32_t key_size, uint64_t hash, struct store_view *view)
+scan(const struct store *store, const uint8_t *key, uint32_t key_size, uint64_t hash,
+	struct store_view *view)
 {
 	struct index_find find;
 	uint64_t entry;
@@ -260,7 +271,7 @@ scan(const struct store *store, const uint8_t *key, uint32_t key_size, uint64_t 
 
 enum store_found
 store_find(struct store_thread *thread, const uint8_t *key, uint32_t key_size, uint64_t hash,
-	   const struct store_hint *hint, struct store_view *view, bool *stale_hint)
+	const struct store_hint *hint, struct store_view *view, bool *stale_hint)
 {
 	const struct store *store = thread->store;
 
@@ -296,11 +307,13 @@ store_accessed(struct store_thread *thread, const struct store_view *view)
 	struct item *item = (struct item *)view->item;
 	uint32_t age = thread->now_s > view->opened_s ? thread->now_s - view->opened_s : 0;
 	uint16_t soft = view->soft;
-	uint16_t accessed = (uint16_t)((soft & ITEM_SOFT_WIN) | ITEM_SOFT_FETCHED | item_soft_time(age));
+	uint16_t accessed =
+		(uint16_t)((soft & ITEM_SOFT_WIN) | ITEM_SOFT_FETCHED | item_soft_time(age));
 
 	index_count_read(view->slot, view->entry, next_random(thread));
 	if (accessed != soft)
-		__atomic_compare_exchange_n(&item->soft, &soft, accessed, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+		__atomic_compare_exchange_n(
+			&item->soft, &soft, accessed, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
 uint32_t
@@ -333,14 +346,15 @@ store_pieces(const struct store *store, const struct store_view *view, struct sl
 		uint64_t here = left < segment_bytes ? left : segment_bytes;
 
 		check(count < store->pieces_max);
-		pieces[count] = slice_make(memory_address(&store->arena, item_large_segment(view->item, count), 0),
-					   here);
+		pieces[count] = slice_make(
+			memory_address(&store->arena, item_large_segment(view->item, count), 0),
+			here);
 		left -= here;
 	}
 	return count;
 }
 
-/* --- time ------------------------------------------------------------------------------------------------------------------- */
+/* --- time --------------------------------------------------------------------------------- */
 
 #define RELATIVE_MAX_S (60 * 60 * 24 * 30)
 #define EXPIRED_LONG_AGO 1
@@ -353,7 +367,8 @@ store_expiry(uint64_t unix_ns, int64_t exptime)
 	if (exptime < 0)
 		return EXPIRED_LONG_AGO;
 	if (exptime <= RELATIVE_MAX_S)
-		return (uint32_t)((unix_ns + (uint64_t)exptime * 1000000000u + 999999999u) / 1000000000u);
+		return (uint32_t)((unix_ns + (uint64_t)exptime * 1000000000u + 999999999u) /
+				  1000000000u);
 	if (exptime > UINT32_MAX)
 		exptime = UINT32_MAX;
 	return (uint64_t)exptime <= unix_ns / 1000000000u ? EXPIRED_LONG_AGO : (uint32_t)exptime;
@@ -369,13 +384,13 @@ store_ttl_s(uint64_t unix_ns, uint32_t expiry_s)
 	return (int64_t)((expiry_s * 1000000000ull - unix_ns) / 1000000000u);
 }
 
-/* --- statistics ------------------------------------------------------------------------------------------------------------- */
+/* --- statistics --------------------------------------------------------------------------- */
 
 uint32_t
 store_account(struct store_thread *thread, const struct item *item, int sign)
 {
-	uint64_t bytes = classes_item_bytes(item_key_size(item), item_value_length(item), item_client_flags(item),
-					    thread->store->options.cas);
+	uint64_t bytes = classes_item_bytes(item_key_size(item), item_value_length(item),
+		item_client_flags(item), thread->store->options.cas);
 	uint32_t id = classes_find(&thread->store->classes, bytes);
 
 	counter_add(&thread->counters->classes[id].number, (uint64_t)(int64_t)sign);
@@ -414,7 +429,8 @@ walk_entry(void *context, uint64_t entry)
 }
 
 void
-store_walk(struct store_thread *thread, bool (*visit)(void *context, const struct store_view *view), void *context)
+store_walk(struct store_thread *thread, bool (*visit)(void *context, const struct store_view *view),
+	void *context)
 {
 	struct walk walk = {thread, visit, context};
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * store: the only owner of an item's life. It puts items into memory, names them in the index, decides what a key's item is at
- * this instant (present, expired, flushed), and clears or moves entries for memory's reclaim. It knows no protocol.
+ * store: the only owner of an item's life. It puts items into memory, names them in the index,
+ * decides what a key's item is at this instant (present, expired, flushed), and clears or moves
+ * entries for memory's reclaim. It knows no protocol.
  *
- * Threads. Each thread that calls the store has a struct store_thread of its own, is registered with liburcu-qsbr, and is on line
- * during a turn (store_turn_begin .. store_turn_end). What a look-up gives is valid until that turn ends; a turn is the pin.
+ * Threads. Each thread that calls the store has a struct store_thread of its own, is registered
+ * with liburcu-qsbr, and is on line during a turn (store_turn_begin .. store_turn_end). What a
+ * look-up gives is valid until that turn ends; a turn is the pin.
  */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
@@ -29,9 +31,10 @@ struct store;
 struct store_thread;
 
 struct store_options {
-	uint64_t limit_bytes;	  /* -m: items, their bodies, index and ghost together */
-	uint64_t reserve_factor;  /* address range of the arena: this many times limit_bytes */
-	unsigned workers;	  /* threads 0 .. workers - 1 store items; further numbers are background threads */
+	uint64_t limit_bytes;	 /* -m: items, their bodies, index and ghost together */
+	uint64_t reserve_factor; /* address range of the arena: this many times limit_bytes */
+	/* threads 0 .. workers - 1 store items; further numbers are background threads */
+	unsigned workers;
 	uint64_t value_bytes_max; /* -I */
 	bool evict;		  /* false: -M */
 	bool hugepages;		  /* -L */
@@ -43,7 +46,8 @@ struct store_options {
 	void *index_observer_context;
 	const struct memory_observer *memory_observer; /* NULL: none */
 	void *memory_observer_context;
-	void (*wake)(void *context); /* memory came free or background work waits; any thread calls it */
+	/* memory came free or background work waits; any thread calls it */
+	void (*wake)(void *context);
 	void *wake_context;
 };
 
@@ -52,7 +56,8 @@ struct store *store_create(const struct store_options *options);
 void store_destroy(struct store *store);
 
 /* number: unique, below workers for workers. counters: this thread's own, written by it alone. */
-struct store_thread *store_thread_create(struct store *store, unsigned number, struct counters *counters);
+struct store_thread *store_thread_create(
+	struct store *store, unsigned number, struct counters *counters);
 void store_thread_destroy(struct store_thread *thread);
 
 /* The calling thread is on line. Applies a delayed flush that is due. unix_ns: now. */
@@ -61,8 +66,9 @@ void store_turn_begin(struct store_thread *thread, uint64_t unix_ns);
 void store_turn_end(struct store_thread *thread);
 
 /*
- * Background work in bounded steps: reclaim and expiry (thread one), index growth and its units (thread two). true: call again
- * at once; false: sleep until wake, or until Unix second *next_s (0: no deadline). The thread is on line.
+ * Background work in bounded steps: reclaim and expiry (thread one), index growth and its units
+ * (thread two). true: call again at once; false: sleep until wake, or until Unix second *next_s (0:
+ * no deadline). The thread is on line.
  */
 bool store_background_reclaim(struct store_thread *thread, uint64_t unix_ns, uint32_t *next_s);
 bool store_background_grow(struct store_thread *thread);
@@ -74,7 +80,7 @@ struct index *store_index(struct store *store);
 struct memory *store_memory(struct store *store);
 struct memory_thread *store_thread_memory(struct store_thread *thread);
 
-/* --- reading --------------------------------------------------------------------------------------------------------------- */
+/* --- reading ------------------------------------------------------------------------------ */
 
 enum store_found { STORE_ABSENT, STORE_PRESENT, STORE_EXPIRED, STORE_FLUSHED };
 
@@ -83,12 +89,12 @@ struct store_view {
 	const struct item *item;
 	_Atomic uint64_t *slot; /* of the index */
 	uint64_t entry;
-	uint64_t bucket;	/* number of the home bucket */
+	uint64_t bucket; /* number of the home bucket */
 	uint32_t segment;
-	uint8_t kinds;		/* enum item_kind bits of its trailer */
-	bool main;		/* it has left probation */
-	uint16_t soft;		/* soft word when it was found */
-	uint32_t opened_s;	/* what soft's time counts from */
+	uint8_t kinds;	   /* enum item_kind bits of its trailer */
+	bool main;	   /* it has left probation */
+	uint16_t soft;	   /* soft word when it was found */
+	uint32_t opened_s; /* what soft's time counts from */
 	uint64_t value_size;
 };
 
@@ -101,84 +107,112 @@ struct store_hint {
 };
 
 /*
- * Finds a key's item. hint may be NULL. *stale_hint (may be NULL) says that a hint was given but no longer held. Lock-free.
+ * Finds a key's item. hint may be NULL. *stale_hint (may be NULL) says that a hint was given but no
+ * longer held. Lock-free.
  */
-enum store_found store_find(struct store_thread *thread, const uint8_t *key, uint32_t key_size, uint64_t hash,
-			    const struct store_hint *hint, struct store_view *view, bool *stale_hint);
+enum store_found store_find(struct store_thread *thread, const uint8_t *key, uint32_t key_size,
+	uint64_t hash, const struct store_hint *hint, struct store_view *view, bool *stale_hint);
 
-/* Counts a read: the entry's counter and the item's soft word (fetched, time). Failure of either is ignored. */
+/*
+ * Counts a read: the entry's counter and the item's soft word (fetched, time). Failure of either is
+ * ignored.
+ */
 void store_accessed(struct store_thread *thread, const struct store_view *view);
 
 /* Seconds since the last access, as the soft word has it. */
 uint32_t store_last_access_s(const struct store_thread *thread, const struct store_view *view);
 
 /*
- * Hands out the item's win: true for exactly one caller. Locks the bucket; false too when the item has changed since it was viewed.
+ * Hands out the item's win: true for exactly one caller. Locks the bucket; false too when the item
+ * has changed since it was viewed.
  */
 bool store_take_win(struct store_thread *thread, const struct store_view *view, uint64_t hash);
 
 /* Most pieces that a value can have. */
 uint32_t store_pieces_max(const struct store *store);
-/* The value's bytes: 1 piece, or the dedicated segments of a large one. Gives the number of pieces (0 for an empty value). */
-uint32_t store_pieces(const struct store *store, const struct store_view *view, struct slice *pieces);
+/*
+ * The value's bytes: 1 piece, or the dedicated segments of a large one. Gives the number of pieces
+ * (0 for an empty value).
+ */
+uint32_t store_pieces(
+	const struct store *store, const struct store_view *view, struct slice *pieces);
 
-/* --- writing --------------------------------------------------------------------------------------------------------------- */
+/* --- writing ------------------------------------------------------------------------------ */
 
 enum store_action { STORE_KEEP, STORE_REPLACE, STORE_REMOVE };
-enum store_status { STORE_DONE, STORE_WAIT /* run the stage again in a later turn */, STORE_NO_MEMORY };
+enum store_status {
+	STORE_DONE,
+	STORE_WAIT /* run the stage again in a later turn */,
+	STORE_NO_MEMORY
+};
 enum store_cas { STORE_CAS_NEW, STORE_CAS_KEEP, STORE_CAS_GIVEN };
 
 /* The item that is to be. All slices stay the caller's and need to live only during the call. */
 struct store_draft {
 	const struct slice *pieces; /* the value */
 	uint32_t piece_count;
-	uint64_t value_size;	    /* sum of the pieces, or the length of a body */
-	const uint32_t *body;	    /* or: dedicated segments that hold it (memory_body_borrow); the store takes them over when it gives */
-	uint32_t body_count;	    /*     STORE_DONE and the action was STORE_REPLACE */
-	bool keep_body;		    /* or: the present item's value as it is (touch, stale: a large body isn't copied) */
+	uint64_t value_size; /* sum of the pieces, or the length of a body */
+	/*
+	 * or: dedicated segments that hold it (memory_body_borrow); the store takes them over when
+	 * it gives
+	 */
+	const uint32_t *body;
+	uint32_t body_count; /*     STORE_DONE and the action was STORE_REPLACE */
+	/* or: the present item's value as it is (touch, stale: a large body isn't copied) */
+	bool keep_body;
 	uint32_t client_flags;
 	uint32_t expiry_s;
-	uint64_t cas;		    /* with STORE_CAS_GIVEN */
-	uint8_t cas_policy;	    /* enum store_cas */
+	uint64_t cas;	    /* with STORE_CAS_GIVEN */
+	uint8_t cas_policy; /* enum store_cas */
 	bool stale;
 	bool key_binary;
-	bool keep_access;	    /* fetched, win and time of the present item are carried over */
-	bool access_now;	    /* fetched is set, as by a hit */
-	bool win_sent;		    /* the win is handed out with this write (vivify) */
+	bool keep_access; /* fetched, win and time of the present item are carried over */
+	bool access_now;  /* fetched is set, as by a hit */
+	bool win_sent;	  /* the win is handed out with this write (vivify) */
 };
 
 /*
- * Decides what becomes of a key. current is NULL when it is absent, expired or flushed ('found' says which). Fills *draft for
- * STORE_REPLACE (it comes zeroed). Runs under the bucket's lock: it must be quick, and pure until the store answers, because a
- * request that waits is decided again.
+ * Decides what becomes of a key. current is NULL when it is absent, expired or flushed ('found'
+ * says which). Fills *draft for STORE_REPLACE (it comes zeroed). Runs under the bucket's lock: it
+ * must be quick, and pure until the store answers, because a request that waits is decided again.
  */
 struct store_update {
-	enum store_action (*decide)(void *context, const struct store_view *current, enum store_found found,
-				    struct store_draft *draft);
+	enum store_action (*decide)(void *context, const struct store_view *current,
+		enum store_found found, struct store_draft *draft);
 	void *context;
 };
 
 /* Changes one key atomically. *cas gets the new item's CAS number (0 without one). */
-enum store_status store_change(struct store_thread *thread, const uint8_t *key, uint32_t key_size, uint64_t hash,
-			       const struct store_update *update, uint64_t *cas);
+enum store_status store_change(struct store_thread *thread, const uint8_t *key, uint32_t key_size,
+	uint64_t hash, const struct store_update *update, uint64_t *cas);
 
-/* Everything stored until now is dead, at once or at Unix time at_ns (0: now). A later call replaces a delayed flush. */
+/*
+ * Everything stored until now is dead, at once or at Unix time at_ns (0: now). A later call
+ * replaces a delayed flush.
+ */
 void store_flush(struct store_thread *thread, uint64_t at_ns);
 
 /* cache_memlimit. False when it can't be done. */
 bool store_set_limit(struct store *store, uint64_t limit_bytes);
 
-/* Expiry as stored, from what a client sent: 0 none, negative or past: already over; else rounded up, so that a TTL of n lasts n s. */
+/*
+ * Expiry as stored, from what a client sent: 0 none, negative or past: already over; else rounded
+ * up, so that a TTL of n lasts n s.
+ */
 uint32_t store_expiry(uint64_t unix_ns, int64_t exptime);
 /* Seconds left, -1 without expiry. */
 int64_t store_ttl_s(uint64_t unix_ns, uint32_t expiry_s);
 
-/* --- statistics ------------------------------------------------------------------------------------------------------------ */
+/* --- statistics --------------------------------------------------------------------------- */
 
 const struct classes *store_classes(const struct store *store);
 void store_get_index_stats(const struct store *store, struct index_stats *stats);
 void store_get_memory_stats(const struct store *store, struct memory_stats *stats);
-/* Calls visit for every live item, at most 'most' of them (0: all), holding no lock meanwhile but within this thread's turn. */
-void store_walk(struct store_thread *thread, bool (*visit)(void *context, const struct store_view *view), void *context);
+/*
+ * Calls visit for every live item, at most 'most' of them (0: all), holding no lock meanwhile but
+ * within this thread's turn.
+ */
+void store_walk(struct store_thread *thread,
+	bool (*visit)(void *context, const struct store_view *view), void *context);
 
 #endif

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What memory and index ask of the items' owner, and the store's background work. All of it runs in the turn of some thread.
+ * What memory and index ask of the items' owner, and the store's background work. All of it runs in
+ * the turn of some thread.
  */
 #include "store/internal.h"
 
 #include "base/check.h"
 
-/* Splits in one background step, and in a worker's turn when growth is behind: each takes a few microseconds. */
+/*
+ * Splits in one background step, and in a worker's turn when growth is behind: each takes a few
+ * microseconds.
+ */
 #define SPLITS_BACKGROUND 64
 #define SPLITS_BEHIND 512 /* the background can't keep up: workers help */
-#define SPLITS_TURN 64	   /* a turn of 256 inserts asks for 37 */
+#define SPLITS_TURN 64	  /* a turn of 256 inserts asks for 37 */
 
 static uint64_t
 item_hash(const struct store *store, const struct item *item)
@@ -57,8 +61,8 @@ soft_moved(const struct store *store, uint16_t soft, uint32_t from, uint32_t to)
 }
 
 static bool
-items_move(void *context, const struct item *item, uint32_t segment, uint32_t offset, uint32_t to_segment,
-	   uint32_t to_offset, struct item *to, uint32_t epoch, unsigned reads)
+items_move(void *context, const struct item *item, uint32_t segment, uint32_t offset,
+	uint32_t to_segment, uint32_t to_offset, struct item *to, uint32_t epoch, unsigned reads)
 {
 	struct store *store = context;
 	struct index_locked locked;
@@ -71,16 +75,21 @@ items_move(void *context, const struct item *item, uint32_t segment, uint32_t of
 	if (slot && memory_segment_epoch(store->memory, segment) == epoch) {
 		uint16_t soft = __atomic_load_n(&item->soft, __ATOMIC_RELAXED);
 
-		__atomic_store_n(&to->soft, soft_moved(store, soft, segment, to_segment), __ATOMIC_RELAXED);
+		__atomic_store_n(
+			&to->soft, soft_moved(store, soft, segment, to_segment), __ATOMIC_RELAXED);
 		index_locked_replace(&locked, slot,
-				     bucket_entry_make(to_segment, to_offset, bucket_entry_class(entry)), (int)reads);
+			bucket_entry_make(to_segment, to_offset, bucket_entry_class(entry)),
+			(int)reads);
 		moved = true;
 	}
 	index_unlock(&locked);
 	return moved;
 }
 
-/* As memcached counts: an expired and a flushed item alike, whether reclaim takes it or a store of its key. */
+/*
+ * As memcached counts: an expired and a flushed item alike, whether reclaim takes it or a store of
+ * its key.
+ */
 void
 store_count_reclaimed(struct store_thread *thread, const struct item *item, uint32_t id)
 {
@@ -116,7 +125,8 @@ count_drop(struct store_thread *thread, const struct item *item, enum memory_rea
 }
 
 static bool
-items_drop(void *context, const struct item *item, uint32_t segment, uint32_t offset, enum memory_reason reason)
+items_drop(void *context, const struct item *item, uint32_t segment, uint32_t offset,
+	enum memory_reason reason)
 {
 	struct store *store = context;
 	struct store_thread *thread = store_self();
@@ -147,7 +157,9 @@ const struct memory_items store_memory_items = {
 	.hash = items_hash,
 };
 
-/* Every item is in DRAM, and an entry keeps its segment from being used again: the key is at hand. */
+/*
+ * Every item is in DRAM, and an entry keeps its segment from being used again: the key is at hand.
+ */
 static bool
 keys_hash(void *context, uint64_t entry, uint64_t *hash)
 {

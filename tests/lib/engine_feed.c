@@ -48,12 +48,15 @@ feed_open(struct feed *feed, const struct feed_options *options)
 		.evict = !options->no_evict,
 		.cas = !options->no_cas,
 		.growth = true,
-		.classes = {.factor = 1.25, .chunk_bytes = 48, .chunk_bytes_max = 524288, .page_bytes = 1 << 20},
+		.classes = {.factor = 1.25,
+			.chunk_bytes = 48,
+			.chunk_bytes_max = 524288,
+			.page_bytes = 1 << 20},
 		.wake = no_wake,
 	});
 	check(feed->store);
-	feed->background = store_thread_create(feed->store, options->workers ? options->workers : 1,
-					       feed->background_counters);
+	feed->background = store_thread_create(
+		feed->store, options->workers ? options->workers : 1, feed->background_counters);
 	feed->engine = engine_create(&(struct engine_options){
 		.store = feed->store,
 		.counters = feed->counters,
@@ -144,14 +147,19 @@ background(struct feed *feed)
 {
 	uint32_t next;
 
-	for (int i = 0; i < 64 && store_background_reclaim(feed->background, feed->time.unix_ns, &next); i++)
+	for (int i = 0;
+		i < 64 && store_background_reclaim(feed->background, feed->time.unix_ns, &next);
+		i++)
 		;
 	for (int i = 0; i < 64 && store_background_grow(feed->background); i++)
 		;
 	store_turn_end(feed->background);
 }
 
-/* Runs a batch until its streams are finished. Gives whether it did anything for a stream with more to parse. */
+/*
+ * Runs a batch until its streams are finished. Gives whether it did anything for a stream with more
+ * to parse.
+ */
 static void
 run_batch(struct feed *feed, struct batch *batch)
 {
@@ -164,8 +172,8 @@ run_batch(struct feed *feed, struct batch *batch)
 		for (uint32_t i = 0; i < batch->run_count; i++) {
 			struct batch_run *run = &batch->runs[i];
 
-			collect((struct feed_stream *)run->stream, batch->out->pieces + run->piece_first,
-				run->piece_count);
+			collect((struct feed_stream *)run->stream,
+				batch->out->pieces + run->piece_first, run->piece_count);
 			finished &= run->finished;
 		}
 		store_turn_end(engine_store_thread(feed->engine));

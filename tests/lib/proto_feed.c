@@ -182,7 +182,10 @@ check_request(const struct request *r, const uint8_t *window, size_t size,
 			within(r->value.data, r->value.size, window, size));
 }
 
-/* Replies of every status must fit the room that COMPOSE_ROOM promises, and count their bytes right. */
+/*
+ * Replies of every status must fit the room that COMPOSE_ROOM promises, and count their bytes
+ * right.
+ */
 static void
 check_replies(const struct request *r)
 {
@@ -222,7 +225,10 @@ check_replies(const struct request *r)
 			};
 			uint64_t bytes = 0;
 
-			/* A parser's refusal has a key that wasn't checked: its composers don't look at it. */
+			/*
+			 * A parser's refusal has a key that wasn't checked: its composers don't
+			 * look at it.
+			 */
 			reply_compose(&out, r, &reply);
 			for (uint32_t i = 0; i < out.piece_used; i++)
 				bytes += iovecs[i].iov_len;
@@ -334,7 +340,10 @@ feed_run(struct feed *feed, const uint8_t *data, size_t size)
 	feed->left = size - at;
 }
 
-/* Over-long lines may be met sooner where bytes come slowly: then the requests before are the same, and it is closed. */
+/*
+ * Over-long lines may be met sooner where bytes come slowly: then the requests before are the same,
+ * and it is closed.
+ */
 static void
 compare_one(const struct feed *whole, const struct feed *cut)
 {

@@ -82,7 +82,7 @@ key_hash(void *context, uint64_t entry, uint64_t *hash)
 
 static const struct index_keys keys = {.hash = key_hash};
 
-/* --- what is done to the index ---------------------------------------------------------------- */
+/* --- what is done to the index ------------------------------------------------------------ */
 
 static uint32_t
 place_new(struct model *model, uint32_t key, bool keyless)
@@ -291,7 +291,7 @@ check_all(struct model *model)
 	check(index_shadow_equals(model->shadow));
 }
 
-/* --- runs ------------------------------------------------------------------------------------- */
+/* --- runs --------------------------------------------------------------------------------- */
 
 enum hashes { SPREAD, CROWDED, FEW_TAGS, TWINS, HASHES };
 static const char *const hashes_names[] = {"spread", "crowded", "few tags", "twins"};

@@ -50,7 +50,7 @@ static uint64_t hook_load(const void *at, memory_order order);
 #include "index/chain.c"
 #include "index/grow.c"
 
-/* --- rules that can be broken ----------------------------------------------------------------- */
+/* --- rules that can be broken ------------------------------------------------------------- */
 
 enum mutation {
 	NONE,
@@ -71,7 +71,7 @@ static const char *const mutation_names[] = {"none", "entries stored relaxed",
 	"no new version at unlock", "count published after the trim", "entries loaded relaxed",
 	"no re-check of the version", "no re-check of the home", "one tag in a split"};
 
-/* --- messages --------------------------------------------------------------------------------- */
+/* --- messages ----------------------------------------------------------------------------- */
 
 #define LOCATIONS 64
 #define MESSAGES 24
@@ -278,7 +278,7 @@ hook_load(const void *at, memory_order order)
 	return message->value;
 }
 
-/* --- items ------------------------------------------------------------------------------------ */
+/* --- items -------------------------------------------------------------------------------- */
 
 /*
  * Item i, behind an entry of offset i in segment 1 (key at hand) or 2 (not). Its word says whose it
@@ -342,7 +342,7 @@ split(void)
 	check(index_split(world.index, 0) && world.index->table.count == count + 1);
 }
 
-/* --- scenarios -------------------------------------------------------------------------------- */
+/* --- scenarios ---------------------------------------------------------------------------- */
 
 /*
  * Low six bits: the bucket of 64. Bit 6: the side of the first split; the tag starts at bit 6,

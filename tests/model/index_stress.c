@@ -149,7 +149,7 @@ place_operation(const struct round *round, uint32_t place)
 	return atomic_load_explicit(&round->places[place].operation, memory_order_relaxed);
 }
 
-/* --- readers ---------------------------------------------------------------------------------- */
+/* --- readers ------------------------------------------------------------------------------ */
 
 /* Is there an answer 'operation' (0: absent) to be had between the two? */
 static void
@@ -229,7 +229,7 @@ reader(void *context)
 	return NULL;
 }
 
-/* --- writers ---------------------------------------------------------------------------------- */
+/* --- writers ------------------------------------------------------------------------------ */
 
 static _Atomic uint64_t *
 locked_find(struct round *round, struct index_locked *locked, uint32_t key, uint64_t *entry)
@@ -369,7 +369,7 @@ upkeep(void *context)
 	return NULL;
 }
 
-/* --- rounds ----------------------------------------------------------------------------------- */
+/* --- rounds ------------------------------------------------------------------------------- */
 
 static struct actor
 actor_make(struct round *round, unsigned number, uint64_t seed, uint32_t *next_place)

@@ -75,7 +75,7 @@ next_key(struct load *load)
 	return load->order[low];
 }
 
-/* --- the other: one list, least recently used first out ------------------------------------- */
+/* --- the other: one list, least recently used first out ----------------------------------- */
 
 struct lru {
 	uint32_t *next, *previous; /* by key + 1; 0 is the list's head */
@@ -132,7 +132,7 @@ lru_access(struct lru *lru, const struct load *load, uint32_t key)
 	return hit;
 }
 
-/* --- ours ----------------------------------------------------------------------------------- */
+/* --- ours --------------------------------------------------------------------------------- */
 
 static _Atomic uint32_t now_s;
 

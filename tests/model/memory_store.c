@@ -94,7 +94,7 @@ first_word(uint32_t key, uint32_t version)
 	return key * 0x9e3779b97f4a7c15ull ^ version * 0xc2b2ae3d27d4eb4full;
 }
 
-/* --- what memory asks ----------------------------------------------------------------------- */
+/* --- what memory asks --------------------------------------------------------------------- */
 
 static struct store_key *
 key_of(struct store *store, const struct item *item)
@@ -179,7 +179,7 @@ items_hash(void *context, const struct item *item)
 
 const struct memory_items store_items = {items_reads, items_move, items_drop, items_hash};
 
-/* --- the owner's own work ------------------------------------------------------------------- */
+/* --- the owner's own work ----------------------------------------------------------------- */
 
 void
 store_options(

@@ -9,8 +9,9 @@
  *	CAS		All threads change the same values by compare and swap; each success is one step.
  *	wins		Stale items are found by all; each is handed out once.
  *
- * Meanwhile background threads reclaim and grow the index, which starts far too small, and somebody flushes now and then. After the
- * run a shadow index rebuilt through the observer must equal the real one.
+ * Meanwhile background threads reclaim and grow the index, which starts far too small, and somebody
+ * flushes now and then. After the run a shadow index rebuilt through the observer must equal the
+ * real one.
  *
  * Usage: store_model [operations a thread [seed]]
  */
@@ -35,9 +36,13 @@
 #define NOW_NS 1000000000000000ull
 #define TURN 16 /* operations a turn */
 
-/* What the owner of a key last had acknowledged: operation number, doubled; odd: the key is absent then. */
+/*
+ * What the owner of a key last had acknowledged: operation number, doubled; odd: the key is absent
+ * then.
+ */
 static _Atomic uint64_t acknowledged[THREADS][OWN_KEYS];
-static _Atomic uint64_t incremented[SHARED_KEYS], swapped[SHARED_KEYS], won[SHARED_KEYS], staled[SHARED_KEYS];
+static _Atomic uint64_t incremented[SHARED_KEYS], swapped[SHARED_KEYS], won[SHARED_KEYS],
+	staled[SHARED_KEYS];
 static _Atomic bool stop;
 
 struct test {
@@ -67,7 +72,7 @@ next_random(struct worker *worker)
 	return z ^ z >> 31;
 }
 
-/* --- values that tell what they are ---------------------------------------------------------------------------------------- */
+/* --- values that tell what they are ------------------------------------------------------- */
 
 struct value {
 	uint64_t operation;
@@ -99,13 +104,14 @@ check_value(const struct store *store, const struct store_view *view, uint32_t o
 		memcpy(copy + size, pieces[i].data, pieces[i].size);
 		size += (uint32_t)pieces[i].size;
 	}
-	check(size >= sizeof *value && size == value->size && value->owner == owner && value->key == key);
+	check(size >= sizeof *value && size == value->size && value->owner == owner &&
+		value->key == key);
 	for (uint32_t i = 0; i < size - sizeof *value; i++)
 		check(value->filler[i] == (uint8_t)(value->operation * 7 + i));
 	return value->operation;
 }
 
-/* --- operations ------------------------------------------------------------------------------------------------------------- */
+/* --- operations --------------------------------------------------------------------------- */
 
 static uint32_t
 name_key(uint8_t *to, const char *kind, uint32_t owner, uint32_t key)
@@ -121,7 +127,8 @@ struct draft_of {
 };
 
 static enum store_action
-decide_set(void *context, const struct store_view *current, enum store_found found, struct store_draft *draft)
+decide_set(void *context, const struct store_view *current, enum store_found found,
+	struct store_draft *draft)
 {
 	struct draft_of *of = context;
 
@@ -134,7 +141,8 @@ decide_set(void *context, const struct store_view *current, enum store_found fou
 }
 
 static enum store_action
-decide_remove(void *context, const struct store_view *current, enum store_found found, struct store_draft *draft)
+decide_remove(void *context, const struct store_view *current, enum store_found found,
+	struct store_draft *draft)
 {
 	(void)context;
 	(void)current;
@@ -145,7 +153,8 @@ decide_remove(void *context, const struct store_view *current, enum store_found 
 
 /* The value as it is, with another expiry: what touch does. */
 static enum store_action
-decide_touch(void *context, const struct store_view *current, enum store_found found, struct store_draft *draft)
+decide_touch(void *context, const struct store_view *current, enum store_found found,
+	struct store_draft *draft)
 {
 	struct draft_of *of = context;
 
@@ -161,7 +170,8 @@ decide_touch(void *context, const struct store_view *current, enum store_found f
 }
 
 static enum store_action
-decide_count(void *context, const struct store_view *current, enum store_found found, struct store_draft *draft)
+decide_count(void *context, const struct store_view *current, enum store_found found,
+	struct store_draft *draft)
 {
 	struct draft_of *of = context;
 
@@ -178,7 +188,8 @@ decide_count(void *context, const struct store_view *current, enum store_found f
 }
 
 static enum store_action
-decide_swap(void *context, const struct store_view *current, enum store_found found, struct store_draft *draft)
+decide_swap(void *context, const struct store_view *current, enum store_found found,
+	struct store_draft *draft)
 {
 	struct draft_of *of = context;
 
@@ -192,7 +203,8 @@ decide_swap(void *context, const struct store_view *current, enum store_found fo
 }
 
 static enum store_action
-decide_stale(void *context, const struct store_view *current, enum store_found found, struct store_draft *draft)
+decide_stale(void *context, const struct store_view *current, enum store_found found,
+	struct store_draft *draft)
 {
 	struct draft_of *of = context;
 
@@ -213,14 +225,16 @@ next_turn(struct worker *worker)
 
 static enum store_status
 change(struct worker *worker, const uint8_t *key, uint32_t key_size,
-       enum store_action (*decide)(void *, const struct store_view *, enum store_found, struct store_draft *),
-       struct draft_of *of)
+	enum store_action (*decide)(
+		void *, const struct store_view *, enum store_found, struct store_draft *),
+	struct draft_of *of)
 {
 	const struct store_update update = {decide, of};
 	uint64_t hash = store_hash(worker->test->store, key, key_size), cas;
 	enum store_status status;
 
-	while ((status = store_change(worker->thread, key, key_size, hash, &update, &cas)) == STORE_WAIT) {
+	while ((status = store_change(worker->thread, key, key_size, hash, &update, &cas)) ==
+		STORE_WAIT) {
 		worker->waits++;
 		next_turn(worker);
 	}
@@ -251,8 +265,8 @@ own_key(struct worker *worker, uint64_t operation)
 	enum store_found found;
 
 	/* First: it is what I left there. */
-	found = store_find(worker->thread, name, name_size, store_hash(worker->test->store, name, name_size), NULL, &view,
-			   NULL);
+	found = store_find(worker->thread, name, name_size,
+		store_hash(worker->test->store, name, name_size), NULL, &view, NULL);
 	if (found == STORE_PRESENT)
 		check(check_value(worker->test->store, &view, worker->number, key) * 2 == last);
 	else
@@ -278,13 +292,14 @@ own_key(struct worker *worker, uint64_t operation)
 static void
 read_any(struct worker *worker)
 {
-	uint32_t owner = (uint32_t)(next_random(worker) % THREADS), key = (uint32_t)(next_random(worker) % OWN_KEYS);
+	uint32_t owner = (uint32_t)(next_random(worker) % THREADS),
+		 key = (uint32_t)(next_random(worker) % OWN_KEYS);
 	uint8_t name[64];
 	uint32_t name_size = name_key(name, "own", owner, key);
 	uint64_t before = atomic_load(&acknowledged[owner][key]);
 	struct store_view view;
 	enum store_found found = store_find(worker->thread, name, name_size,
-					    store_hash(worker->test->store, name, name_size), NULL, &view, NULL);
+		store_hash(worker->test->store, name, name_size), NULL, &view, NULL);
 
 	if (found == STORE_PRESENT) {
 		uint64_t operation = check_value(worker->test->store, &view, owner, key);
@@ -316,7 +331,8 @@ shared_key(struct worker *worker, uint64_t operation)
 	case 1:
 		name_size = name_key(name, "swap", 0, key);
 		hash = store_hash(worker->test->store, name, name_size);
-		if (store_find(worker->thread, name, name_size, hash, NULL, &view, NULL) == STORE_PRESENT) {
+		if (store_find(worker->thread, name, name_size, hash, NULL, &view, NULL) ==
+			STORE_PRESENT) {
 			of.cas = item_cas(view.item);
 			memcpy(&of.number, item_value(view.item), 8);
 		}
@@ -334,7 +350,8 @@ shared_key(struct worker *worker, uint64_t operation)
 			of.value = slice_make(bytes, 8);
 			check(change(worker, name, name_size, decide_stale, &of) == STORE_DONE);
 			atomic_fetch_add(&staled[key], 1);
-		} else if (store_find(worker->thread, name, name_size, hash, NULL, &view, NULL) == STORE_PRESENT &&
+		} else if (store_find(worker->thread, name, name_size, hash, NULL, &view, NULL) ==
+				   STORE_PRESENT &&
 			   (view.kinds & ITEM_STALE) && !(view.soft & ITEM_SOFT_WIN)) {
 			store_accessed(worker->thread, &view);
 			if (store_take_win(worker->thread, &view, hash))
@@ -413,7 +430,7 @@ grow(void *context)
 	return NULL;
 }
 
-/* --- one run --------------------------------------------------------------------------------------------------------------- */
+/* --- one run ------------------------------------------------------------------------------ */
 
 static void
 no_wake(void *context)
@@ -434,7 +451,10 @@ open_store(struct test *test)
 		.cas = true,
 		.buckets_initial = 64,
 		.growth = true,
-		.classes = {.factor = 1.25, .chunk_bytes = 48, .chunk_bytes_max = 524288, .page_bytes = 1 << 20},
+		.classes = {.factor = 1.25,
+			.chunk_bytes = 48,
+			.chunk_bytes_max = 524288,
+			.page_bytes = 1 << 20},
 		.index_observer = &index_shadow_observer,
 		.index_observer_context = test->shadow,
 		.wake = no_wake,
@@ -452,14 +472,14 @@ check_shared(const struct test *test, struct store_thread *thread)
 		uint64_t number = 0;
 		uint32_t size = name_key(name, "count", 0, key);
 
-		if (store_find(thread, name, size, store_hash(test->store, name, size), NULL, &view, NULL) ==
-		    STORE_PRESENT)
+		if (store_find(thread, name, size, store_hash(test->store, name, size), NULL, &view,
+			    NULL) == STORE_PRESENT)
 			memcpy(&number, item_value(view.item), 8);
 		check(number == atomic_load(&incremented[key]));
 		number = 0;
 		size = name_key(name, "swap", 0, key);
-		if (store_find(thread, name, size, store_hash(test->store, name, size), NULL, &view, NULL) ==
-		    STORE_PRESENT)
+		if (store_find(thread, name, size, store_hash(test->store, name, size), NULL, &view,
+			    NULL) == STORE_PRESENT)
 			memcpy(&number, item_value(view.item), 8);
 		check(number == atomic_load(&swapped[key]));
 		check(atomic_load(&won[key]) <= atomic_load(&staled[key]));
@@ -488,11 +508,12 @@ check_counts(const struct test *test, struct worker *workers, struct store_threa
 	store_get_index_stats(test->store, &index);
 	store_get_memory_stats(test->store, &memory);
 	store_walk(thread, count_item, &walked);
-	printf("# entries %llu, live bytes %llu of %llu, buckets %llu, splits %llu, moved %llu, evicted %llu, waits %llu\n",
-	       (unsigned long long)index.entries, (unsigned long long)memory.live_bytes,
-	       (unsigned long long)memory.limit_bytes, (unsigned long long)index.buckets, (unsigned long long)index.splits,
-	       (unsigned long long)memory.moved_items, (unsigned long long)memory.dropped_items,
-	       (unsigned long long)workers[0].waits);
+	printf("# entries %llu, live bytes %llu of %llu, buckets %llu, splits %llu, moved %llu, "
+	       "evicted %llu, waits %llu\n",
+		(unsigned long long)index.entries, (unsigned long long)memory.live_bytes,
+		(unsigned long long)memory.limit_bytes, (unsigned long long)index.buckets,
+		(unsigned long long)index.splits, (unsigned long long)memory.moved_items,
+		(unsigned long long)memory.dropped_items, (unsigned long long)workers[0].waits);
 	check(counted == index.entries);
 	check(test->flush || walked == index.entries);
 	check(index.splits > 0);
@@ -513,12 +534,17 @@ run(struct test *test)
 	for (unsigned i = 0; i < THREADS + 2; i++) {
 		struct worker *worker = &workers[i];
 
-		*worker = (struct worker){.test = test, .number = i, .random = test->seed * 100 + i};
+		*worker =
+			(struct worker){.test = test, .number = i, .random = test->seed * 100 + i};
 		worker->counters = aligned_alloc(128, sizeof *worker->counters);
 		memset(worker->counters, 0, sizeof *worker->counters);
 		worker->thread = store_thread_create(test->store, i, worker->counters);
 		check(worker->thread);
-		check(pthread_create(&worker->pthread, NULL, i < THREADS ? work : i == THREADS ? reclaim : grow, worker) == 0);
+		check(pthread_create(&worker->pthread, NULL,
+			      i < THREADS    ? work
+			      : i == THREADS ? reclaim
+					     : grow,
+			      worker) == 0);
 	}
 	for (unsigned i = 0; i < THREADS; i++)
 		pthread_join(workers[i].pthread, NULL);
@@ -549,11 +575,14 @@ main(int argc, char **argv)
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	for (int kind = 0; kind < 4; kind++) {
-		struct test test = {
-			.evict = kind & 1, .flush = kind & 2, .operations = operations, .seed = seed + (unsigned)kind};
+		struct test test = {.evict = kind & 1,
+			.flush = kind & 2,
+			.operations = operations,
+			.seed = seed + (unsigned)kind};
 
-		printf("# seed %llu, %s, %s\n", (unsigned long long)test.seed, test.evict ? "evicting" : "keeping",
-		       test.flush ? "with flush_all" : "without flush_all");
+		printf("# seed %llu, %s, %s\n", (unsigned long long)test.seed,
+			test.evict ? "evicting" : "keeping",
+			test.flush ? "with flush_all" : "without flush_all");
 		run(&test);
 	}
 	return 0;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The engine and all below it, without sockets: commands, order, bodies in pieces, waiting, bounds. */
+/*
+ * The engine and all below it, without sockets: commands, order, bodies in pieces, waiting, bounds.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -55,16 +57,22 @@ classic(void **state)
 {
 	(void)state;
 	say_split("set a 5 0 1\r\nx\r\nget a\r\ndelete a\r\nget a\r\n",
-		     "STORED\r\nVALUE a 5 1\r\nx\r\nEND\r\nDELETED\r\nEND\r\n");
+		"STORED\r\nVALUE a 5 1\r\nx\r\nEND\r\nDELETED\r\nEND\r\n");
 	say_split("set a 0 0 1\r\n1\r\nget a\r\nset a 0 0 1\r\n2\r\nget a\r\ndelete a\r\n",
-		     "STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\nSTORED\r\nVALUE a 0 1\r\n2\r\nEND\r\nDELETED\r\n");
+		"STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\nSTORED\r\nVALUE a 0 "
+		"1\r\n2\r\nEND\r\nDELETED\r\n");
 	say_split("set n 0 0 3\r\n007\r\nincr n 1\r\nget n\r\ndecr n 9\r\ndelete n\r\n",
-		     "STORED\r\n8\r\nVALUE n 0 3\r\n8  \r\nEND\r\n0\r\nDELETED\r\n");
-	say_split("set s 7 0 1\r\nb\r\nappend s 9 1 1\r\nc\r\nprepend s 9 1 1\r\na\r\nget s x s\r\ndelete s\r\n",
-		     "STORED\r\nSTORED\r\nSTORED\r\nVALUE s 7 3\r\nabc\r\nVALUE s 7 3\r\nabc\r\nEND\r\nDELETED\r\n");
-	say_split("add d 0 0 1\r\na\r\nadd d 0 0 1\r\nb\r\nreplace d 0 0 1\r\nc\r\nreplace e 0 0 1\r\nc\r\nget d\r\ndelete d\r\n",
-		     "STORED\r\nNOT_STORED\r\nSTORED\r\nNOT_STORED\r\nVALUE d 0 1\r\nc\r\nEND\r\nDELETED\r\n");
-	say("cas c 0 0 1 1\r\nx\r\nset c 0 0 1\r\nx\r\ncas c 0 0 1 999999\r\ny\r\n", "NOT_FOUND\r\nSTORED\r\nEXISTS\r\n");
+		"STORED\r\n8\r\nVALUE n 0 3\r\n8  \r\nEND\r\n0\r\nDELETED\r\n");
+	say_split("set s 7 0 1\r\nb\r\nappend s 9 1 1\r\nc\r\nprepend s 9 1 1\r\na\r\nget s x "
+		  "s\r\ndelete s\r\n",
+		"STORED\r\nSTORED\r\nSTORED\r\nVALUE s 7 3\r\nabc\r\nVALUE s 7 "
+		"3\r\nabc\r\nEND\r\nDELETED\r\n");
+	say_split("add d 0 0 1\r\na\r\nadd d 0 0 1\r\nb\r\nreplace d 0 0 1\r\nc\r\nreplace e 0 0 "
+		  "1\r\nc\r\nget d\r\ndelete d\r\n",
+		"STORED\r\nNOT_STORED\r\nSTORED\r\nNOT_STORED\r\nVALUE d 0 "
+		"1\r\nc\r\nEND\r\nDELETED\r\n");
+	say("cas c 0 0 1 1\r\nx\r\nset c 0 0 1\r\nx\r\ncas c 0 0 1 999999\r\ny\r\n",
+		"NOT_FOUND\r\nSTORED\r\nEXISTS\r\n");
 }
 
 static void
@@ -77,7 +85,8 @@ cas_number(void **state)
 	say("set c 0 0 1\r\nx\r\n", "STORED\r\n");
 	feed_send(&feed, &client, "gets c\r\n", 8);
 	assert_int_equal(sscanf(feed_take(&client, NULL), "VALUE c 0 1 %llu", &cas), 1);
-	snprintf(line, sizeof line, "cas c 0 0 1 %llu\r\ny\r\ncas c 0 0 1 %llu\r\nz\r\nget c\r\n", cas, cas);
+	snprintf(line, sizeof line, "cas c 0 0 1 %llu\r\ny\r\ncas c 0 0 1 %llu\r\nz\r\nget c\r\n",
+		cas, cas);
 	say(line, "STORED\r\nEXISTS\r\nVALUE c 0 1\r\ny\r\nEND\r\n");
 	say("ms e 1 E281474976710657\r\nx\r\nmg e c\r\n", "HD\r\nHD c281474976710657\r\n");
 }
@@ -86,12 +95,14 @@ static void
 expiry_and_touch(void **state)
 {
 	(void)state;
-	say("set e 0 2 1\r\nx\r\ntouch e 4\r\nmg e t v\r\n", "STORED\r\nTOUCHED\r\nVA 1 t4\r\nx\r\n");
+	say("set e 0 2 1\r\nx\r\ntouch e 4\r\nmg e t v\r\n",
+		"STORED\r\nTOUCHED\r\nVA 1 t4\r\nx\r\n");
 	feed_advance(&feed, 3900000000ull);
 	say("get e\r\n", "VALUE e 0 1\r\nx\r\nEND\r\n");
 	feed_advance(&feed, 200000000ull);
 	say("get e\r\ntouch e 1\r\n", "END\r\nNOT_FOUND\r\n");
-	say("set g 3 0 2\r\nab\r\ngat 10 g h\r\nmg g t\r\n", "STORED\r\nVALUE g 3 2\r\nab\r\nEND\r\nHD t10\r\n");
+	say("set g 3 0 2\r\nab\r\ngat 10 g h\r\nmg g t\r\n",
+		"STORED\r\nVALUE g 3 2\r\nab\r\nEND\r\nHD t10\r\n");
 	/* A time to live of n lasts n seconds from any instant. */
 	feed_advance(&feed, 700000000ull);
 	say("set f 0 1 1\r\nx\r\n", "STORED\r\n");
@@ -107,11 +118,11 @@ flush(void **state)
 {
 	(void)state;
 	say("set f 0 0 1\r\nx\r\nflush_all\r\nget f\r\nset f 0 0 1\r\ny\r\nget f\r\n",
-	       "STORED\r\nOK\r\nEND\r\nSTORED\r\nVALUE f 0 1\r\ny\r\nEND\r\n");
+		"STORED\r\nOK\r\nEND\r\nSTORED\r\nVALUE f 0 1\r\ny\r\nEND\r\n");
 	say("flush_all 2\r\nget f\r\n", "OK\r\nVALUE f 0 1\r\ny\r\nEND\r\n");
 	feed_advance(&feed, 2100000000ull);
 	say("get f\r\nincr f 1\r\nappend f 0 0 1\r\nx\r\nset f 0 0 1\r\nz\r\nget f\r\n",
-	       "END\r\nNOT_FOUND\r\nNOT_STORED\r\nSTORED\r\nVALUE f 0 1\r\nz\r\nEND\r\n");
+		"END\r\nNOT_FOUND\r\nNOT_STORED\r\nSTORED\r\nVALUE f 0 1\r\nz\r\nEND\r\n");
 }
 
 static void
@@ -119,15 +130,17 @@ meta(void **state)
 {
 	(void)state;
 	say("ms m 2 T100\r\nhi\r\nmd m I T30\r\nmg m v t\r\nmg m v t\r\n",
-	       "HD\r\nHD\r\nVA 2 t30 X W\r\nhi\r\nVA 2 t30 Z X\r\nhi\r\n");
-	say("ms r 2 T30\r\nhi\r\nmg r R60 v\r\nmg r R60 v\r\n", "HD\r\nVA 2 W\r\nhi\r\nVA 2 Z\r\nhi\r\n");
+		"HD\r\nHD\r\nVA 2 t30 X W\r\nhi\r\nVA 2 t30 Z X\r\nhi\r\n");
+	say("ms r 2 T30\r\nhi\r\nmg r R60 v\r\nmg r R60 v\r\n",
+		"HD\r\nVA 2 W\r\nhi\r\nVA 2 Z\r\nhi\r\n");
 	say("mg n N30 v t\r\nmg n N30 v t\r\n", "VA 0 t30 W\r\n\r\nVA 0 t30 Z\r\n\r\n");
-	say("ma q\r\nma q N0 J13 v\r\nma q v D30\r\nma q MD D9000 v\r\n", "NF\r\nVA 2\r\n13\r\nVA 2\r\n43\r\nVA 1\r\n0\r\n");
+	say("ma q\r\nma q N0 J13 v\r\nma q v D30\r\nma q MD D9000 v\r\n",
+		"NF\r\nVA 2\r\n13\r\nVA 2\r\n43\r\nVA 1\r\n0\r\n");
 	say("set x 7 0 4\r\nbody\r\nmd x x\r\nmg x v f\r\n", "STORED\r\nHD\r\nVA 0 f0\r\n\r\n");
 	say("set h 0 0 1\r\nx\r\nmg h h l t u\r\nmg h h l t\r\nmg h h l t\r\n",
-	       "STORED\r\nHD h0 l0 t-1\r\nHD h0 l0 t-1\r\nHD h1 l0 t-1\r\n");
+		"STORED\r\nHD h0 l0 t-1\r\nHD h0 l0 t-1\r\nHD h1 l0 t-1\r\n");
 	say("ms YmluACBrZXk= 2 b\r\nhi\r\nmg YmluACBrZXk= b k v\r\nmg YmluACBrZXk= v\r\nmn\r\n",
-	       "HD\r\nVA 2 kYmluACBrZXk= b\r\nhi\r\nEN\r\nMN\r\n");
+		"HD\r\nVA 2 kYmluACBrZXk= b\r\nhi\r\nEN\r\nMN\r\n");
 }
 
 /* Fills a value so that each byte tells where it stands. */
@@ -175,12 +188,14 @@ check_value(const char *key, const uint8_t *value, size_t size)
 static void
 values_of_all_sizes(void **state)
 {
-	static const size_t sizes[] = {0, 1, 511, 512, 513, 16000, 16383, 16384, 16385, 65535, 65536, 65537, 131071,
-				       131072, 131073, 262143, 262144, 262145, 524288, 1048575, 1048576};
+	static const size_t sizes[] = {0, 1, 511, 512, 513, 16000, 16383, 16384, 16385, 65535,
+		65536, 65537, 131071, 131072, 131073, 262143, 262144, 262145, 524288, 1048575,
+		1048576};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-		uint8_t *value = pattern(sizes[i], (unsigned)i), *longer = pattern(sizes[i] + 1, (unsigned)i);
+		uint8_t *value = pattern(sizes[i], (unsigned)i),
+			*longer = pattern(sizes[i] + 1, (unsigned)i);
 
 		send_value("v", value, sizes[i], 10000, "STORED\r\n");
 		check_value("v", value, sizes[i]);
@@ -214,7 +229,7 @@ bad_chunk(void **state)
 
 	(void)state;
 	say("set b 0 0 3\r\nabcdef\r\nmn\r\n",
-	       "CLIENT_ERROR bad data chunk\r\nCLIENT_ERROR bad command line format\r\nMN\r\n");
+		"CLIENT_ERROR bad data chunk\r\nCLIENT_ERROR bad command line format\r\nMN\r\n");
 	value[100000] = 'x';
 	value[100001] = 'y';
 	send_value("b", value, 100000, 7000, "CLIENT_ERROR bad data chunk\r\n");
@@ -230,9 +245,11 @@ pipeline(void **state)
 
 	(void)state;
 	for (int i = 0; i < 1000; i++) {
-		s += (size_t)sprintf(sent + s, "set k%d 0 0 3\r\n%03d\r\nget k%d nope k%d\r\n", i, i, i, i);
-		e += (size_t)sprintf(expected + e, "STORED\r\nVALUE k%d 0 3\r\n%03d\r\nVALUE k%d 0 3\r\n%03d\r\nEND\r\n", i,
-				     i, i, i);
+		s += (size_t)sprintf(
+			sent + s, "set k%d 0 0 3\r\n%03d\r\nget k%d nope k%d\r\n", i, i, i, i);
+		e += (size_t)sprintf(expected + e,
+			"STORED\r\nVALUE k%d 0 3\r\n%03d\r\nVALUE k%d 0 3\r\n%03d\r\nEND\r\n", i, i,
+			i, i);
 	}
 	say(sent, expected);
 	/* One line with more keys than a batch has slots. */
@@ -273,7 +290,9 @@ many_streams(void **state)
 	}
 }
 
-/* A body's bytes arrive in a batch that is full before its turn comes: they count in the next one. */
+/*
+ * A body's bytes arrive in a batch that is full before its turn comes: they count in the next one.
+ */
 static void
 upload_behind_a_full_batch(void **state)
 {
@@ -316,7 +335,10 @@ open_few_chunks(void **state)
 	return 0;
 }
 
-/* Uploads that together need far more than the bound: while their clients go on sending, all end, and none is taken back. */
+/*
+ * Uploads that together need far more than the bound: while their clients go on sending, all end,
+ * and none is taken back.
+ */
 static void
 uploads_that_wait_for_each_other(void **state)
 {
@@ -362,7 +384,9 @@ overfill(void **state)
 		send_value(key, value, 5000, 1 << 20, "STORED\r\n");
 	}
 	check_value(key, value, 5000);
-	assert_true(counter_get(&feed.counters->evictions) + counter_get(&feed.background_counters->evictions) > 20000);
+	assert_true(counter_get(&feed.counters->evictions) +
+			    counter_get(&feed.background_counters->evictions) >
+		    20000);
 	free(value);
 }
 
@@ -410,7 +434,8 @@ no_eviction(void **state)
 		if (strcmp(answer, "STORED\r\n") == 0)
 			stored = i + 1;
 		else
-			assert_string_equal(answer, "SERVER_ERROR out of memory storing object\r\n");
+			assert_string_equal(
+				answer, "SERVER_ERROR out of memory storing object\r\n");
 	}
 	assert_in_range(stored, 1000, 1700);
 	for (int i = 0; i < stored; i++) {
@@ -448,11 +473,15 @@ stalled_uploads(void **state)
 	}
 	assert_true(atomic_load(&feed.waiters) > 0);
 	feed_advance(&feed, 4000000000ull);
-	feed_send(&feed, &client, "mn\r\n", 4); /* the turn after a long one: bytes may be there that it did not see */
+	/* the turn after a long one: bytes may be there that it did not see */
+	feed_send(&feed, &client, "mn\r\n", 4);
 	assert_string_equal(feed_take(&client, NULL), "MN\r\n");
 	assert_int_equal(counter_get(&feed.counters->uploads_aborted), 0);
 	feed_advance(&feed, 1);
-	/* One that comes now has its turn after those that wait already, each of whom has a second to go on. */
+	/*
+	 * One that comes now has its turn after those that wait already, each of whom has a second
+	 * to go on.
+	 */
 	feed_send(&feed, &client, "set fresh 9 0 60000\r\n", 21);
 	feed_send(&feed, &client, value, 60000);
 	feed_send(&feed, &client, "\r\n", 2);
@@ -462,10 +491,13 @@ stalled_uploads(void **state)
 	}
 	assert_string_equal(feed_take(&client, NULL), "STORED\r\n");
 	assert_true(counter_get(&feed.counters->uploads_aborted) > 0);
-	/* The longest without progress was the first to lose: it goes on, is told, and is in sync. */
+	/*
+	 * The longest without progress was the first to lose: it goes on, is told, and is in sync.
+	 */
 	feed_send(&feed, &stalled[0], value + 20000, 40002);
 	feed_send(&feed, &stalled[0], "mn\r\n", 4);
-	assert_string_equal(feed_take(&stalled[0], NULL), "SERVER_ERROR Out of memory during read\r\nMN\r\n");
+	assert_string_equal(
+		feed_take(&stalled[0], NULL), "SERVER_ERROR Out of memory during read\r\nMN\r\n");
 	for (int i = 0; i < 200; i++)
 		feed_stream_close(&feed, &stalled[i]);
 	assert_int_equal(atomic_load(&feed.waiters), 0);
@@ -486,8 +518,10 @@ main(void)
 		cmocka_unit_test_setup_teardown(bad_chunk, open_default, close_all),
 		cmocka_unit_test_setup_teardown(pipeline, open_default, close_all),
 		cmocka_unit_test_setup_teardown(many_streams, open_default, close_all),
-		cmocka_unit_test_setup_teardown(upload_behind_a_full_batch, open_default, close_all),
-		cmocka_unit_test_setup_teardown(uploads_that_wait_for_each_other, open_few_chunks, close_all),
+		cmocka_unit_test_setup_teardown(
+			upload_behind_a_full_batch, open_default, close_all),
+		cmocka_unit_test_setup_teardown(
+			uploads_that_wait_for_each_other, open_few_chunks, close_all),
 		cmocka_unit_test_setup_teardown(overfill, open_default, close_all),
 		cmocka_unit_test_setup_teardown(large_overfill, open_default, close_all),
 		cmocka_unit_test_setup_teardown(no_eviction, open_full, close_all),

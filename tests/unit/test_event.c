@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The event front against an engine that answers lines: 'big N' with N bytes that stand in a 'store', 'quit' by closing, any other line with itself.
- * Acceptor, front and clients run in this one thread, so each test is a script.
+ * The event front against an engine that answers lines: 'big N' with N bytes that stand in a
+ * 'store', 'quit' by closing, any other line with itself. Acceptor, front and clients run in this
+ * one thread, so each test is a script.
  */
 #include "net/event.h"
 
@@ -21,8 +22,8 @@
 #include <cmocka.h>
 
 #define STORE_BYTES (8u << 20)
-#define PIECES	    512
-#define TEXT_BYTES  65536
+#define PIECES 512
+#define TEXT_BYTES 65536
 
 struct rig {
 	struct listeners listeners;
@@ -100,12 +101,20 @@ rig_open(struct rig *rig, uint32_t connections_max)
 		rig->store[i] = (uint8_t)(i * 2654435761u >> 24);
 	rig->batch = calloc(1, sizeof *rig->batch);
 	rig->out.pieces = rig->pieces;
-	rig->front = rig->fronts[0] = event_front_create(&(struct event_front_options){
-		.limits = &rig->limits, .counters = rig->counters, .pins = &pins, .pins_context = rig, .ended = ended,
-		.ended_context = rig, .listeners = &rig->listeners});
+	rig->front = rig->fronts[0] =
+		event_front_create(&(struct event_front_options){.limits = &rig->limits,
+			.counters = rig->counters,
+			.pins = &pins,
+			.pins_context = rig,
+			.ended = ended,
+			.ended_context = rig,
+			.listeners = &rig->listeners});
 	assert_non_null(rig->front);
-	rig->acceptor = acceptor_create(&(struct acceptor_options){
-		.limits = &rig->limits, .listeners = &rig->listeners, .fronts = rig->fronts, .front_count = 1, .refuse = true,
+	rig->acceptor = acceptor_create(&(struct acceptor_options){.limits = &rig->limits,
+		.listeners = &rig->listeners,
+		.fronts = rig->fronts,
+		.front_count = 1,
+		.refuse = true,
 		.counters = rig->counters});
 	assert_non_null(rig->acceptor);
 }
@@ -127,7 +136,7 @@ rig_close(struct rig *rig)
 	free(rig->batch);
 }
 
-/* --- the engine ---------------------------------------------------------------------------------------------------------- */
+/* --- the engine --------------------------------------------------------------------------- */
 
 static void
 answer(struct rig *rig, struct batch_run *run, const uint8_t *line, size_t size)
@@ -140,7 +149,8 @@ answer(struct rig *rig, struct batch_run *run, const uint8_t *line, size_t size)
 	} else {
 		assert_true(rig->text_used + size <= TEXT_BYTES);
 		memcpy(rig->text + rig->text_used, line, size);
-		rig->pieces[rig->out.piece_used++] = (struct iovec){rig->text + rig->text_used, size};
+		rig->pieces[rig->out.piece_used++] =
+			(struct iovec){rig->text + rig->text_used, size};
 		rig->text_used += size;
 	}
 	run->piece_count++;
@@ -161,7 +171,8 @@ engine(struct rig *rig)
 
 		run->piece_first = rig->out.piece_used;
 		stream->wish = stream->end_of_input ? STREAM_CLOSE : STREAM_READ;
-		while (stream->input_size && (end = memchr(stream->input, '\n', stream->input_size))) {
+		while (stream->input_size &&
+			(end = memchr(stream->input, '\n', stream->input_size))) {
 			size_t size = (size_t)(end - stream->input) + 1;
 
 			if (size == 5 && memcmp(stream->input, "quit\n", 5) == 0)
@@ -199,7 +210,7 @@ turns(struct rig *rig, int n)
 		turn(rig);
 }
 
-/* --- clients ------------------------------------------------------------------------------------------------------------- */
+/* --- clients ------------------------------------------------------------------------------ */
 
 static int
 dial(struct rig *rig)
@@ -260,7 +271,8 @@ hear_store(struct rig *rig, int fd, size_t bytes)
 	size_t got = 0;
 
 	for (int idle = 0; got < bytes && idle < 1000;) {
-		ssize_t n = recv(fd, buffer, bytes - got < sizeof buffer ? bytes - got : sizeof buffer, 0);
+		ssize_t n = recv(
+			fd, buffer, bytes - got < sizeof buffer ? bytes - got : sizeof buffer, 0);
 
 		turn(rig);
 		if (n <= 0) {
@@ -274,7 +286,7 @@ hear_store(struct rig *rig, int fd, size_t bytes)
 	return got;
 }
 
-/* --- tests --------------------------------------------------------------------------------------------------------------- */
+/* --- tests -------------------------------------------------------------------------------- */
 
 static void
 test_echo(void **state)
@@ -299,7 +311,9 @@ test_echo(void **state)
 	rig_close(&rig);
 }
 
-/* Half of a line stays, in memory of its own size; the peer's end is answered with what was whole. */
+/*
+ * Half of a line stays, in memory of its own size; the peer's end is answered with what was whole.
+ */
 static void
 test_half_open(void **state)
 {
@@ -321,7 +335,10 @@ test_half_open(void **state)
 	rig_close(&rig);
 }
 
-/* A peer that doesn't read pins what it didn't take, is not read from meanwhile, and gets every byte in the end. */
+/*
+ * A peer that doesn't read pins what it didn't take, is not read from meanwhile, and gets every
+ * byte in the end.
+ */
 static void
 test_slow_reader(void **state)
 {
@@ -350,7 +367,10 @@ test_slow_reader(void **state)
 	rig_close(&rig);
 }
 
-/* Without pins leftovers are copied, up to the bound; beyond it the connection is closed and counted. */
+/*
+ * Without pins leftovers are copied, up to the bound; beyond it the connection is closed and
+ * counted.
+ */
 static void
 test_copies(void **state)
 {
@@ -506,10 +526,14 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_echo),	     cmocka_unit_test(test_half_open),
-		cmocka_unit_test(test_slow_reader),  cmocka_unit_test(test_copies),
-		cmocka_unit_test(test_reader_leaves),cmocka_unit_test(test_connection_limit),
-		cmocka_unit_test(test_stalled),	     cmocka_unit_test(test_endless_line),
+		cmocka_unit_test(test_echo),
+		cmocka_unit_test(test_half_open),
+		cmocka_unit_test(test_slow_reader),
+		cmocka_unit_test(test_copies),
+		cmocka_unit_test(test_reader_leaves),
+		cmocka_unit_test(test_connection_limit),
+		cmocka_unit_test(test_stalled),
+		cmocka_unit_test(test_endless_line),
 		cmocka_unit_test(test_idle),
 	};
 

@@ -82,7 +82,7 @@ stats_of(struct index *index)
 	return stats;
 }
 
-/* --- layout ----------------------------------------------------------------------------------- */
+/* --- layout ------------------------------------------------------------------------------- */
 
 static void
 entry_fields(void **state)
@@ -229,7 +229,7 @@ lost_tag_bits(void **state)
 	assert_false(bucket_tag_fits(0x80full << BUCKET_TAG_SHIFT, 0x00f, 4));
 }
 
-/* --- operations ------------------------------------------------------------------------------- */
+/* --- operations --------------------------------------------------------------------------- */
 
 static void
 insert_find_replace_remove(void **state)

@@ -9,7 +9,10 @@
 
 #include <cmocka.h>
 
-/* An item as whoever writes one lays it out, field by field; independent of the header's own arithmetic. */
+/*
+ * An item as whoever writes one lays it out, field by field; independent of the header's own
+ * arithmetic.
+ */
 struct sample {
 	uint8_t bytes[1024] __attribute__((aligned(16)));
 	uint32_t size; /* before rounding */
@@ -158,7 +161,9 @@ test_soft_time(void **state)
 	(void)state;
 	for (uint32_t seconds = 0; seconds < 1024; seconds++)
 		assert_int_equal(item_soft_seconds(item_soft_time(seconds)), seconds);
-	/* Never later than it was, by less than a 1024th; never backwards; never out of its bits. */
+	/*
+	 * Never later than it was, by less than a 1024th; never backwards; never out of its bits.
+	 */
 	for (uint32_t seconds = 1024; seconds < 2047u << 14; seconds += 1 + seconds / 5000) {
 		uint16_t soft = item_soft_time(seconds);
 		uint32_t got = item_soft_seconds(soft);

@@ -467,7 +467,7 @@ test_shared_appenders(void **state)
 	close_fixture(&f);
 }
 
-/* --- the observer --------------------------------------------------------------------------- */
+/* --- the observer ------------------------------------------------------------------------- */
 
 struct watched {
 	enum { NOT_SEEN, OPENED, SEALED } state[1024];
@@ -539,7 +539,7 @@ test_observer(void **state)
 	close_fixture(&f);
 }
 
-/* --- bounded steps -------------------------------------------------------------------------- */
+/* --- bounded steps ------------------------------------------------------------------------ */
 
 static unsigned calls;
 

@@ -115,7 +115,8 @@ test_forms(void **state)
 	assert_true(options.evictions_off && options.cas_off && options.flush_off);
 	assert_int_equal(options.connections_max, 10);
 	options_free(&options);
-	must(&options, "--port=7 --memory-limit 100 --disable-cas --no-maxconns-fast --protocol binary -D # -u nobody");
+	must(&options, "--port=7 --memory-limit 100 --disable-cas --no-maxconns-fast --protocol "
+		       "binary -D # -u nobody");
 	assert_int_equal(options.port, 7);
 	assert_int_equal(options.memory, 100);
 	assert_true(options.cas_off);
@@ -132,8 +133,11 @@ test_extended(void **state)
 	struct options options;
 
 	(void)state;
-	must(&options, "-o modern,idle_timeout=3 -oslab_automove,no_lru_crawler -o no_maxconns_fast,,hash_algorithm=jenkins "
-		       "-o slab_automove=2,no_slab_automove,relaxed_privileges,no_drop_privileges,strict_protocol=close");
+	must(&options, "-o modern,idle_timeout=3 -oslab_automove,no_lru_crawler -o "
+		       "no_maxconns_fast,,hash_algorithm=jenkins "
+		       "-o "
+		       "slab_automove=2,no_slab_automove,relaxed_privileges,no_drop_privileges,"
+		       "strict_protocol=close");
 	assert_int_equal(options.idle_timeout_s, 3);
 	assert_false(options.lru_crawler);
 	assert_false(options.connections_refuse);
@@ -204,7 +208,8 @@ test_file(void **state)
 
 	(void)state;
 	assert_true(close(mkstemp(path)) == 0);
-	write_file(path, "# a comment\n\nport = 5\n  threads 3\nmemory_limit=100\ndisable-cas\nlisten = ::1\nlisten 127.0.0.1\n");
+	write_file(path, "# a comment\n\nport = 5\n  threads "
+			 "3\nmemory_limit=100\ndisable-cas\nlisten = ::1\nlisten 127.0.0.1\n");
 	snprintf(line, sizeof line, "--config %s -m 128", path);
 	must(&options, line);
 	assert_int_equal(options.port, 5);
@@ -230,11 +235,15 @@ test_file(void **state)
 	must_not(line, path);
 }
 
-/* -h says which of memcached's own tests may run: words of features that aren't there must not be in it. */
+/*
+ * -h says which of memcached's own tests may run: words of features that aren't there must not be
+ * in it.
+ */
 static void
 test_help(void **state)
 {
-	static const char *const not_there[] = {"sasl", "ext_path", "proxy_config", "enable-ssl", "no_drop_privileges"};
+	static const char *const not_there[] = {
+		"sasl", "ext_path", "proxy_config", "enable-ssl", "no_drop_privileges"};
 	char *text = NULL;
 	size_t size = 0;
 	FILE *file = open_memstream(&text, &size);
@@ -255,10 +264,14 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_defaults), cmocka_unit_test(test_defaults_can_be_given),
-		cmocka_unit_test(test_forms),	 cmocka_unit_test(test_extended),
-		cmocka_unit_test(test_refusals), cmocka_unit_test(test_later),
-		cmocka_unit_test(test_file),	 cmocka_unit_test(test_help),
+		cmocka_unit_test(test_defaults),
+		cmocka_unit_test(test_defaults_can_be_given),
+		cmocka_unit_test(test_forms),
+		cmocka_unit_test(test_extended),
+		cmocka_unit_test(test_refusals),
+		cmocka_unit_test(test_later),
+		cmocka_unit_test(test_file),
+		cmocka_unit_test(test_help),
 	};
 
 	return cmocka_run_group_tests_name("options", tests, NULL, NULL);

@@ -10,7 +10,10 @@
 #include <string.h>
 #include <cmocka.h>
 
-/* The fast scans against the plain ones, for every length, alignment and place of the byte that stops them. */
+/*
+ * The fast scans against the plain ones, for every length, alignment and place of the byte that
+ * stops them.
+ */
 static void
 test_stops(void **state)
 {
@@ -18,7 +21,9 @@ test_stops(void **state)
 
 	(void)state;
 	for (size_t size = 0; size <= LENGTHS; size++) {
-		/* Just as many bytes as there are: the address sanitizer sees a read behind them. */
+		/*
+		 * Just as many bytes as there are: the address sanitizer sees a read behind them.
+		 */
 		uint8_t *bytes = malloc(size + 1);
 
 		assert_non_null(bytes);

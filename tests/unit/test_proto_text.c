@@ -222,7 +222,10 @@ test_long_lines(void **state)
 	memset(line, 'x', sizeof line);
 	feed_text(NULL, line, 2048, "");
 	feed_text(NULL, line, 2049, "CLOSE\n");
-	/* With its end in the window a long line is only wrong, and a body behind it is still swallowed. */
+	/*
+	 * With its end in the window a long line is only wrong, and a body behind it is still
+	 * swallowed.
+	 */
 	memcpy(line, "set ", 4);
 	memcpy(line + 3000, " 0 0 9\r\nflush_all\r\nmn\r\n", 23);
 	feed_text(NULL, line, 3023, "REFUSE BAD_FORMAT\nNOOP\n");
@@ -256,7 +259,10 @@ test_large_bodies(void **state)
 	size_t size;
 
 	(void)state;
-	/* Over the value's limit: refused, but the request says so by its verb, since the old value must go. */
+	/*
+	 * Over the value's limit: refused, but the request says so by its verb, since the old value
+	 * must go.
+	 */
 	size = (size_t)snprintf(input, sizeof input, "set a 0 0 1001\r\n%*s\r\nmn\r\n", 1001, "");
 	feed_text(&limits, input, size, "STORE TOO_LARGE set key=a\nNOOP\n");
 	feed_compare(&limits, (const uint8_t *)input, size, true);

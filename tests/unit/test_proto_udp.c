@@ -62,7 +62,10 @@ test_count(void **state)
 	assert_int_equal(udp_datagram_count(UINT64_MAX / 2), 0);
 }
 
-/* Cuts pieces of the given sizes; what comes out is the same bytes, in full datagrams but for the last. */
+/*
+ * Cuts pieces of the given sizes; what comes out is the same bytes, in full datagrams but for the
+ * last.
+ */
 static void
 split(const size_t *sizes, uint32_t count)
 {

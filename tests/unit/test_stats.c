@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Statistics of a whole server without sockets: its counters are set here, and its first worker is asked.
+ * Statistics of a whole server without sockets: its counters are set here, and its first worker is
+ * asked.
  */
 #include "base/clock.h"
 #include "base/rcu.h"
@@ -25,8 +26,8 @@ static struct listeners listeners;
 static int
 set_up(void **state)
 {
-	char *argv[] = {(char[]){"halcyond"}, (char[]){"-m"}, (char[]){"16"}, (char[]){"-t"}, (char[]){"2"},
-			(char[]){"-o"}, (char[]){"no_lru_crawler,no_lru_maintainer"}, NULL};
+	char *argv[] = {(char[]){"halcyond"}, (char[]){"-m"}, (char[]){"16"}, (char[]){"-t"},
+		(char[]){"2"}, (char[]){"-o"}, (char[]){"no_lru_crawler,no_lru_maintainer"}, NULL};
 	char error[OPTIONS_ERROR_MAX];
 
 	(void)state;
@@ -52,7 +53,8 @@ tear_down(void **state)
 static char *
 ask(const char *words, enum protocol protocol, enum status *status, size_t *size)
 {
-	struct request request = {.verb = VERB_STATS, .protocol = (uint8_t)protocol, .opaque = 0x01020304};
+	struct request request = {
+		.verb = VERB_STATS, .protocol = (uint8_t)protocol, .opaque = 0x01020304};
 	struct engine_text text = {0};
 	struct store_thread *store = engine_store_thread(server.workers[0].engine);
 
@@ -279,7 +281,8 @@ test_binary(void **state)
 	assert_int_equal(status, STATUS_TEXT);
 	while (at < size) {
 		const uint8_t *frame = (uint8_t *)text + at;
-		size_t key = (size_t)frame[2] << 8 | frame[3], body = (size_t)frame[10] << 8 | frame[11];
+		size_t key = (size_t)frame[2] << 8 | frame[3],
+		       body = (size_t)frame[10] << 8 | frame[11];
 
 		assert_int_equal(frame[0], 0x81);
 		assert_int_equal(frame[1], 0x10);
@@ -303,9 +306,12 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_general),	 cmocka_unit_test(test_words),
-		cmocka_unit_test(test_settings), cmocka_unit_test(test_sums_and_reset),
-		cmocka_unit_test(test_detail),	 cmocka_unit_test(test_prefixes_bound),
+		cmocka_unit_test(test_general),
+		cmocka_unit_test(test_words),
+		cmocka_unit_test(test_settings),
+		cmocka_unit_test(test_sums_and_reset),
+		cmocka_unit_test(test_detail),
+		cmocka_unit_test(test_prefixes_bound),
 		cmocka_unit_test(test_binary),
 	};
 

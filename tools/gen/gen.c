@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * halcyon-gen: prints from the tables what people read about them. 'halcyon-gen man8|man5|man7|example'; what it prints stands in the source
- * tree (man/, conf/), and a test compares.
+ * halcyon-gen: prints from the tables what people read about them. 'halcyon-gen
+ * man8|man5|man7|example'; what it prints stands in the source tree (man/, conf/), and a test
+ * compares.
  */
 #include "base/options.h"
 
@@ -63,10 +64,12 @@ static void
 print_range(const struct option_row *row)
 {
 	if (*row->value)
-		printf("\nDefault: %s%s%s.", row->value, *row->unit && row->kind != OPTION_SIZE ? " " : "",
-		       row->kind == OPTION_SIZE ? "" : row->unit);
+		printf("\nDefault: %s%s%s.", row->value,
+			*row->unit && row->kind != OPTION_SIZE ? " " : "",
+			row->kind == OPTION_SIZE ? "" : row->unit);
 	if (row->max > row->min && row->kind != OPTION_FLAG && row->kind != OPTION_OCTAL)
-		printf("\nRange: %.10g to %.10g%s%s.", row->min, row->max, *row->unit ? " " : "", row->unit);
+		printf("\nRange: %.10g to %.10g%s%s.", row->min, row->max, *row->unit ? " " : "",
+			row->unit);
 }
 
 static void
@@ -156,43 +159,56 @@ static void
 print_man8(void)
 {
 	printf(".\\\" Printed by halcyon-gen from conf/options.def: change that.\n"
-	       ".TH HALCYOND 8 \"\" \"halcyon %s\" \"System administration\"\n", PACKAGE_VERSION);
+	       ".TH HALCYOND 8 \"\" \"halcyon %s\" \"System administration\"\n",
+		PACKAGE_VERSION);
 	puts(".SH NAME\nhalcyond \\- cache daemon that speaks memcached\\(aqs protocols");
 	puts(".SH SYNOPSIS\n.B halcyond\n[\\fIOPTION\\fR...]");
 	puts(".SH DESCRIPTION\n"
-	     "halcyond keeps values under keys in memory, for clients of memcached: text, meta and binary protocol on one TCP port,\n"
+	     "halcyond keeps values under keys in memory, for clients of memcached: text, meta and "
+	     "binary protocol on one TCP port,\n"
 	     "over Unix sockets, and the UDP form.\n"
 	     "Without options it serves 64 megabytes on port 11211 of 127.0.0.1 and ::1.\n"
-	     "It asks nobody for a password: let it be reached only by hosts that may read and change everything in it.\n"
+	     "It asks nobody for a password: let it be reached only by hosts that may read and "
+	     "change everything in it.\n"
 	     ".PP\n"
-	     "Every option has a long name, which is also its name in the configuration file, see\n.BR halcyond.conf (5).\n"
+	     "Every option has a long name, which is also its name in the configuration file, "
+	     "see\n.BR halcyond.conf (5).\n"
 	     "What the command line gives wins over the file.\n"
 	     "A flag\\(aqs name with \\fBno\\-\\fR in front switches it off.");
 	puts(".SH OPTIONS");
 	print_options(true);
 	print_later();
-	puts(".SH SIGNALS\n.TP\nSIGINT, SIGTERM, SIGUSR1\nStop.\n.TP\nSIGHUP\nOpen the log file anew.");
+	puts(".SH SIGNALS\n.TP\nSIGINT, SIGTERM, SIGUSR1\nStop.\n.TP\nSIGHUP\nOpen the log file "
+	     "anew.");
 	puts(".SH ENVIRONMENT\n"
-	     ".TP\nMEMCACHED_PORT_FILENAME\nA file that gets the numbers of the ports, a line each.\n"
-	     ".TP\nNOTIFY_SOCKET, WATCHDOG_USEC\nAs systemd sets them: readiness, state and sign of life are told.\n"
-	     ".TP\nLISTEN_FDS, LISTEN_PID\nSockets passed by systemd are served instead of those of \\-p, \\-U and \\-s.");
+	     ".TP\nMEMCACHED_PORT_FILENAME\nA file that gets the numbers of the ports, a line "
+	     "each.\n"
+	     ".TP\nNOTIFY_SOCKET, WATCHDOG_USEC\nAs systemd sets them: readiness, state and sign "
+	     "of life are told.\n"
+	     ".TP\nLISTEN_FDS, LISTEN_PID\nSockets passed by systemd are served instead of those "
+	     "of \\-p, \\-U and \\-s.");
 	puts(".SH EXIT STATUS\n"
-	     "0 after a stop; 64 for an option that can\\(aqt be used; 1 when an address can\\(aqt be listened on; 71 when the system\n"
+	     "0 after a stop; 64 for an option that can\\(aqt be used; 1 when an address can\\(aqt "
+	     "be listened on; 71 when the system\n"
 	     "refuses something else.");
-	puts(".SH SEE ALSO\n.BR halcyond.conf (5),\n.BR halcyon\\-stats (7),\n.BR halcyonctl (1),\n.BR halcyon\\-bench (1)");
+	puts(".SH SEE ALSO\n.BR halcyond.conf (5),\n.BR halcyon\\-stats (7),\n.BR halcyonctl "
+	     "(1),\n.BR halcyon\\-bench (1)");
 }
 
 static void
 print_man5(void)
 {
 	printf(".\\\" Printed by halcyon-gen from conf/options.def: change that.\n"
-	       ".TH HALCYOND.CONF 5 \"\" \"halcyon %s\" \"File formats\"\n", PACKAGE_VERSION);
+	       ".TH HALCYOND.CONF 5 \"\" \"halcyon %s\" \"File formats\"\n",
+		PACKAGE_VERSION);
 	puts(".SH NAME\nhalcyond.conf \\- configuration of halcyond");
 	puts(".SH DESCRIPTION\n"
-	     "The file that \\fBhalcyond \\-\\-config\\fR \\fIFILE\\fR reads: one option a line, \\fIname\\fR = \\fIvalue\\fR or \\fIname value\\fR;\n"
+	     "The file that \\fBhalcyond \\-\\-config\\fR \\fIFILE\\fR reads: one option a line, "
+	     "\\fIname\\fR = \\fIvalue\\fR or \\fIname value\\fR;\n"
 	     "empty lines, and lines that begin with #, are left out.\n"
 	     "A flag without a value is yes.\n"
-	     "The names are those of the long options, see\n.BR halcyond (8);\nwhat the command line gives wins.");
+	     "The names are those of the long options, see\n.BR halcyond (8);\nwhat the command "
+	     "line gives wins.");
 	puts(".SH OPTIONS");
 	print_options(false);
 	puts(".SH SEE ALSO\n.BR halcyond (8)");
@@ -233,8 +249,10 @@ print_man7(void)
 #undef COMMAND
 	};
 
-	printf(".\\\" Printed by halcyon-gen from src/base/counters.def and proto/commands.def: change these.\n"
-	       ".TH HALCYON\\-STATS 7 \"\" \"halcyon %s\" \"Miscellaneous\"\n", PACKAGE_VERSION);
+	printf(".\\\" Printed by halcyon-gen from src/base/counters.def and proto/commands.def: "
+	       "change these.\n"
+	       ".TH HALCYON\\-STATS 7 \"\" \"halcyon %s\" \"Miscellaneous\"\n",
+		PACKAGE_VERSION);
 	puts(".SH NAME\nhalcyon\\-stats \\- commands and counters of halcyond");
 	puts(".SH COMMANDS");
 	for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
@@ -247,13 +265,17 @@ print_man7(void)
 	puts(".SH FORMS OF STATS\n"
 	     ".TP\n\\fBstats\\fR\nmemcached\\(aqs names and no others.\n"
 	     ".TP\n\\fBstats settings\\fR\nThe options as they work.\n"
-	     ".TP\n\\fBstats items\\fR, \\fBstats slabs\\fR\nItems by the size class that memcached would have put them in; halcyond\\(aqs memory is not divided by size.\n"
-	     ".TP\n\\fBstats sizes\\fR\nItems by size, in steps of 32 bytes; by size class when there are more than a million.\n"
+	     ".TP\n\\fBstats items\\fR, \\fBstats slabs\\fR\nItems by the size class that "
+	     "memcached would have put them in; halcyond\\(aqs memory is not divided by size.\n"
+	     ".TP\n\\fBstats sizes\\fR\nItems by size, in steps of 32 bytes; by size class when "
+	     "there are more than a million.\n"
 	     ".TP\n\\fBstats conns\\fR\nListeners and connections.\n"
-	     ".TP\n\\fBstats cachedump\\fR \\fICLASS\\fR \\fILIMIT\\fR\nSome keys of a size class.\n"
+	     ".TP\n\\fBstats cachedump\\fR \\fICLASS\\fR \\fILIMIT\\fR\nSome keys of a size "
+	     "class.\n"
 	     ".TP\n\\fBstats detail\\fR on|off|dump\nCommands by the prefix of their keys.\n"
 	     ".TP\n\\fBstats reset\\fR\nCounters start again from zero.\n"
-	     ".TP\n\\fBstats halcyon\\fR\nThe counters that memcached has no name for, the index and the memory.");
+	     ".TP\n\\fBstats halcyon\\fR\nThe counters that memcached has no name for, the index "
+	     "and the memory.");
 	puts(".SH COUNTERS OF STATS");
 	print_counters(false);
 	puts(".SH COUNTERS OF STATS HALCYON");
@@ -266,12 +288,13 @@ print_example(void)
 {
 	const char *section = NULL;
 
-	puts("# Configuration of halcyond, see halcyond.conf(5). Every option with its default: remove the '#' in front of those to be changed.");
+	puts("# Configuration of halcyond, see halcyond.conf(5). Every option with its default: "
+	     "remove the '#' in front of those to be changed.");
 	for (size_t i = 0; i < OPTION_TABLE_SIZE; i++) {
 		const struct option_row *row = &options_table()[i];
 
-		if ((row->state != OPTION_ACTIVE && row->state != OPTION_SIZED) || only_on_command_line(row) ||
-		    strcmp(row->name, "extended") == 0)
+		if ((row->state != OPTION_ACTIVE && row->state != OPTION_SIZED) ||
+			only_on_command_line(row) || strcmp(row->name, "extended") == 0)
 			continue;
 		if (row->section != section)
 			printf("\n# --- %s ---\n", row->section);
@@ -286,7 +309,8 @@ main(int argc, char **argv)
 	static const struct {
 		const char *word;
 		void (*print)(void);
-	} kinds[] = {{"man8", print_man8}, {"man5", print_man5}, {"man7", print_man7}, {"example", print_example}};
+	} kinds[] = {{"man8", print_man8}, {"man5", print_man5}, {"man7", print_man7},
+		{"example", print_example}};
 
 	for (size_t i = 0; argc == 2 && i < sizeof kinds / sizeof *kinds; i++) {
 		if (strcmp(argv[1], kinds[i].word) != 0)
