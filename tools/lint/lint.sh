@@ -10,7 +10,7 @@ cd "$top" || exit 1
 
 # The formatting of clang-format differs from version to version; this one is the measure.
 format_version=14
-includes=(-std=gnu11 -D_GNU_SOURCE= -Isrc -I.)
+includes=(-std=gnu11 -D_GNU_SOURCE= -Isrc -I. "-DREPLAY_CORPUS=__FILE__")
 
 sources()
 {
