@@ -379,6 +379,8 @@ put_halcyon_index(struct stats_output *output)
 	stats_put_number(output, "index_bytes", index.bytes);
 	stats_put_number(output, "index_splits", index.splits);
 	stats_put_number(output, "index_growth_pause_max_us", (index.split_ns_max + 999) / 1000);
+	stats_put_number(
+		output, "index_growth_pause_wall_max_us", (index.split_wall_ns_max + 999) / 1000);
 	stats_put_number(output, "index_doublings", index.doublings);
 	stats_put_number(output, "index_growth_stopped", index.growth_stopped);
 	stats_put_number(output, "index_retries", index.retries);

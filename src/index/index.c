@@ -338,6 +338,8 @@ index_get_stats(const struct index *index, struct index_stats *stats)
 		.bytes = index_bytes(index),
 		.splits = atomic_load_explicit(&index->splits, memory_order_relaxed),
 		.split_ns_max = atomic_load_explicit(&index->split_ns_max, memory_order_relaxed),
+		.split_wall_ns_max =
+			atomic_load_explicit(&index->split_wall_ns_max, memory_order_relaxed),
 		.doublings = hd_log2(count) - index->table.bits_initial,
 		.growth_stopped = index_growth_stopped(index),
 		.retries = atomic_load_explicit(&index->retries, memory_order_relaxed),

@@ -281,7 +281,9 @@ struct index_stats {
 	uint64_t overflow_units;
 	uint64_t bytes; /* resident: buckets in use and overflow units */
 	uint64_t splits;
-	uint64_t split_ns_max; /* the longest time that one split held its locks */
+	uint64_t split_ns_max; /* the most of its CPU that one split took under its locks */
+	uint64_t
+		split_wall_ns_max; /* the same by the wall: with what else the core did meanwhile */
 	uint64_t doublings;
 	/* 1 when flash tags have no bits left, or the address range is full. */
 	uint64_t growth_stopped;

@@ -52,7 +52,7 @@ struct index {
 	alignas(INDEX_LINE) _Atomic uint32_t growing;
 	_Atomic uint32_t tags_exhausted;
 	_Atomic uint64_t splits;
-	_Atomic uint64_t split_ns_max;
+	_Atomic uint64_t split_ns_max, split_wall_ns_max;
 	/* Bytes from the area's beginning and from its end whose pages are there. */
 	_Atomic uint64_t buckets_touched, units_touched;
 	uint64_t scratch[INDEX_SPLIT_SCRATCH];
