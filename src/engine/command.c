@@ -335,9 +335,8 @@ body_pieces(const struct engine *engine, const struct slot *slot, struct slice *
 	}
 	unit = upload->large ? 1ull << engine->arena.segment_shift : UPLOAD_CHUNK;
 	for (uint32_t i = 0; i < upload->piece_count; i++) {
-		pieces[i].data = upload->large
-					 ? memory_address(&engine->arena, upload->segments[i], 0)
-					 : upload->chunks[i];
+		pieces[i].data = upload->large ? engine_segment(engine, upload->segments[i])
+					       : upload->chunks[i];
 		pieces[i].size = left < unit ? left : unit;
 		left -= pieces[i].size;
 	}

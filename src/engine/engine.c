@@ -74,9 +74,8 @@ make_parts(struct engine *engine)
 		.copy_max = OUT_COPY_MAX,
 	};
 	/* An append has the pieces of the present value and of the new one, which may be chunks. */
-	engine->pieces =
-		calloc(pieces_max * 2 + memory_large_min(engine->memory) / UPLOAD_CHUNK + 4,
-			sizeof *engine->pieces);
+	engine->pieces = calloc(pieces_max * 2 + engine->arena.large_min / UPLOAD_CHUNK + 4,
+		sizeof *engine->pieces);
 	engine->segments = calloc(pieces_max, sizeof *engine->segments);
 	for (int i = 0; i < BATCHES_MAX; i++) {
 		struct batch *batch = calloc(1, sizeof *batch);
@@ -99,8 +98,7 @@ engine_create(const struct engine_options *options)
 		return NULL;
 	engine->options = *options;
 	engine->store = options->store;
-	engine->memory = store_memory(options->store);
-	engine->arena = *memory_arena(engine->memory);
+	store_get_arena(engine->store, &engine->arena);
 	engine->accel = &accel_cpu;
 	engine->counters = options->counters;
 	engine->limits = (struct parse_limits){
@@ -428,34 +426,24 @@ engine_run(struct engine *engine, struct batch *batch, const struct engine_time 
 
 /* --- pins and texts ----------------------------------------------------------------------- */
 
-static bool
-in_arena(const struct memory_arena *arena, const void *bytes)
-{
-	const uint8_t *at = bytes;
-
-	return at >= arena->base &&
-	       at < arena->base + ((uint64_t)arena->segments_max << arena->segment_shift);
-}
-
 static enum batch_bytes
 pin(void *context, const void *bytes, size_t size)
 {
-	struct memory *memory = store_memory(context);
-	const struct memory_arena *arena = memory_arena(memory);
+	static const enum batch_bytes answers[] = {
+		[STORE_PINNED] = BATCH_PINNED,
+		[STORE_PIN_REFUSED] = BATCH_REFUSED,
+		[STORE_ELSEWHERE] = BATCH_PLAIN,
+	};
 
 	(void)size;
-	if (!in_arena(arena, bytes))
-		return BATCH_PLAIN;
-	return memory_pin(memory, memory_segment_of(arena, bytes)) ? BATCH_PINNED : BATCH_REFUSED;
+	return answers[store_pin(context, bytes)];
 }
 
 static void
 unpin(void *context, const void *bytes, size_t size)
 {
-	struct memory *memory = store_memory(context);
-
 	(void)size;
-	memory_unpin(memory, memory_segment_of(memory_arena(memory), bytes));
+	store_unpin(context, bytes);
 }
 
 const struct batch_pins engine_pins = {.pin = pin, .unpin = unpin};

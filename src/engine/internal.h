@@ -9,7 +9,6 @@
 #include "accel/accel.h"
 #include "base/counters.h"
 #include "engine/engine.h"
-#include "memory/memory.h"
 #include "store/store.h"
 
 #include <stdatomic.h>
@@ -63,8 +62,7 @@ struct engine {
 	struct engine_options options;
 	struct store *store;
 	struct store_thread *thread;
-	struct memory *memory;
-	struct memory_arena arena;
+	struct store_arena arena;
 	const struct accel *accel;
 	struct accel_state *accel_state;
 	struct counters *counters;
@@ -89,6 +87,13 @@ struct engine {
 	uint32_t text_count;
 	struct accel_request finds[BATCH_SLOTS];
 };
+
+/* The bytes of a dedicated segment. */
+static inline uint8_t *
+engine_segment(const struct engine *engine, uint32_t segment)
+{
+	return engine->arena.base + ((uint64_t)segment << engine->arena.segment_shift);
+}
 
 /* --- command.c --- */
 

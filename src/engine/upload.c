@@ -52,8 +52,7 @@ release_memory(struct engine *engine, struct upload *upload)
 {
 	if (upload->large) {
 		if (!upload->published && upload->piece_count)
-			memory_body_release(
-				engine->memory, upload->segments, upload->piece_count, false);
+			store_body_release(engine->store, upload->segments, upload->piece_count);
 	} else {
 		for (uint32_t i = 0; i < upload->piece_count; i++)
 			free(upload->chunks[i]);
@@ -90,7 +89,7 @@ bool
 upload_begin(struct engine *engine, struct stream *stream, struct slot *slot)
 {
 	const struct request *request = &slot->request;
-	bool large = request->body_size > memory_large_min(engine->memory);
+	bool large = request->body_size > engine->arena.large_min;
 	uint64_t unit = large ? 1ull << engine->arena.segment_shift : UPLOAD_CHUNK;
 	uint64_t count = (request->body_size + unit - 1) / unit;
 	size_t list = count * (large ? sizeof(uint32_t) : sizeof(uint8_t *));
@@ -140,8 +139,8 @@ favour(struct upload **favoured, struct upload *upload)
 	return *favoured == upload;
 }
 
-/* Finds room for the next bytes of the body. MEMORY_FULL: there is none and none will come. */
-static enum memory_status
+/* Finds room for the next bytes of the body. STORE_NO_MEMORY: there is none and none will come. */
+static enum store_status
 find_room(struct engine *engine, struct upload *upload)
 {
 	struct stream *stream = upload->stream;
@@ -151,30 +150,27 @@ find_room(struct engine *engine, struct upload *upload)
 
 	if (upload->large) {
 		uint32_t segment;
-		struct memory_thread *thread = store_thread_memory(engine->thread);
-		enum memory_status status =
-			memory_body_borrow(thread, engine->time.unix_s, &segment);
+		enum store_status status =
+			store_body_borrow(engine->thread, false, &segment, &room);
 
-		if (status == MEMORY_WAIT && favour(&engine->favoured_large, upload))
-			status = memory_body_borrow_copy(thread, engine->time.unix_s, &segment);
-
-		if (status != MEMORY_OK)
+		if (status == STORE_WAIT && favour(&engine->favoured_large, upload))
+			status = store_body_borrow(engine->thread, true, &segment, &room);
+		if (status != STORE_DONE)
 			return status;
 		upload->segments[upload->piece_count++] = segment;
-		room = memory_address(&engine->arena, segment, 0);
 	} else {
 		if (engine->upload_bytes + UPLOAD_CHUNK > engine->options.upload_bytes_max &&
 			!favour(&engine->favoured, upload))
-			return MEMORY_WAIT;
+			return STORE_WAIT;
 		room = malloc(UPLOAD_CHUNK);
 		if (!room)
-			return MEMORY_WAIT;
+			return STORE_WAIT;
 		engine->upload_bytes += UPLOAD_CHUNK;
 		upload->chunks[upload->piece_count++] = room;
 	}
 	stream->sink = room;
 	stream->sink_size = left < unit ? left : unit;
-	return MEMORY_OK;
+	return STORE_DONE;
 }
 
 /*
@@ -288,7 +284,7 @@ upload_advance(struct engine *engine, struct stream *stream, struct slot *slot)
 
 		if (stream->sink_size == 0) {
 			uint64_t left = upload->request.body_size - upload->received;
-			enum memory_status status;
+			enum store_status status;
 
 			if (upload->piece_count == 0 && stream->input_size < left &&
 				stream->input_size < UPLOAD_FIRST) {
@@ -296,11 +292,11 @@ upload_advance(struct engine *engine, struct stream *stream, struct slot *slot)
 				return UPLOAD_MORE;
 			}
 			status = find_room(engine, upload);
-			if (status == MEMORY_WAIT) {
+			if (status == STORE_WAIT) {
 				park(engine, stream);
 				return UPLOAD_PARKED;
 			}
-			if (status == MEMORY_FULL) {
+			if (status == STORE_NO_MEMORY) {
 				upload->full = true;
 				abort_upload(engine, upload);
 				break;
@@ -390,7 +386,7 @@ static struct stream *
 try_unpark(struct engine *engine, bool large)
 {
 	struct stream *stream = engine->parked_first;
-	enum memory_status status;
+	enum store_status status;
 
 	while (stream && stream->upload->large != large)
 		stream = stream->parked_next;
@@ -399,13 +395,14 @@ try_unpark(struct engine *engine, bool large)
 	if (stream->upload->aborted)
 		return unpark(engine, stream);
 	status = find_room(engine, stream->upload);
-	if (status == MEMORY_WAIT && abort_stalled(engine, large))
-		status = stream->upload->aborted ? MEMORY_FULL : find_room(engine, stream->upload);
-	if (status == MEMORY_FULL && !stream->upload->aborted) {
+	if (status == STORE_WAIT && abort_stalled(engine, large))
+		status = stream->upload->aborted ? STORE_NO_MEMORY
+						 : find_room(engine, stream->upload);
+	if (status == STORE_NO_MEMORY && !stream->upload->aborted) {
 		stream->upload->full = true;
 		abort_upload(engine, stream->upload);
 	}
-	return status == MEMORY_WAIT ? NULL : unpark(engine, stream);
+	return status == STORE_WAIT ? NULL : unpark(engine, stream);
 }
 
 struct stream *

@@ -200,18 +200,6 @@ store_index(struct store *store)
 	return store->index;
 }
 
-struct memory *
-store_memory(struct store *store)
-{
-	return store->memory;
-}
-
-struct memory_thread *
-store_thread_memory(struct store_thread *thread)
-{
-	return thread->memory;
-}
-
 const struct classes *
 store_classes(const struct store *store)
 {

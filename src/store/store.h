@@ -21,11 +21,8 @@
 struct counters;
 struct index_observer;
 struct index_stats;
-struct memory_arena;
 struct memory_observer;
 struct memory_stats;
-struct memory_thread;
-struct memory;
 struct index;
 struct store;
 struct store_thread;
@@ -77,8 +74,6 @@ bool store_background_grow(struct store_thread *thread);
 uint64_t store_hash(const struct store *store, const uint8_t *key, uint32_t key_size);
 uint64_t store_hash_seed(const struct store *store);
 struct index *store_index(struct store *store);
-struct memory *store_memory(struct store *store);
-struct memory_thread *store_thread_memory(struct store_thread *thread);
 
 /* --- reading ------------------------------------------------------------------------------ */
 
@@ -202,6 +197,40 @@ bool store_set_limit(struct store *store, uint64_t limit_bytes);
 uint32_t store_expiry(uint64_t unix_ns, int64_t exptime);
 /* Seconds left, -1 without expiry. */
 int64_t store_ttl_s(uint64_t unix_ns, uint32_t expiry_s);
+
+/* --- bodies on their way in, and pins ----------------------------------------------------- */
+
+/* Where items stand: item = base + ((uint64_t)segment << segment_shift) + offset * 16. Constant. */
+struct store_arena {
+	uint8_t *base; /* of segment number 0, which is never used */
+	unsigned segment_shift;
+	uint32_t segments_max;
+	uint64_t large_min; /* values longer than this own dedicated segments */
+};
+void store_get_arena(const struct store *store, struct store_arena *arena);
+
+/*
+ * A dedicated segment for a large body that is arriving, and its bytes. Those of unfinished bodies
+ * are bounded to an eighth of all; over_bound passes that. STORE_WAIT: none at the moment;
+ * STORE_NO_MEMORY: none, and none will come. The caller gives them to the store by a draft's body,
+ * or back.
+ */
+enum store_status store_body_borrow(
+	struct store_thread *thread, bool over_bound, uint32_t *segment, uint8_t **room);
+void store_body_release(struct store *store, const uint32_t *segments, uint32_t count);
+
+/*
+ * Keeps the segment that these bytes stand in beyond the turn, until store_unpin with the same
+ * bytes: for what a send left over. Refused when an eighth of all segments is pinned. Any thread,
+ * on line.
+ */
+enum store_pinned {
+	STORE_PINNED,
+	STORE_PIN_REFUSED,
+	STORE_ELSEWHERE /* not in the store's memory */
+};
+enum store_pinned store_pin(struct store *store, const void *bytes);
+void store_unpin(struct store *store, const void *bytes);
 
 /* --- statistics --------------------------------------------------------------------------- */
 
