@@ -9,6 +9,7 @@
 
 #define SEGMENT_SHIFT_MIN 16
 #define SEGMENT_SHIFT_MAX 21
+#define HEAD_BYTES 512 /* of an item's header, longest key and trailer, at most */
 
 /*
  * The arena, and what there is for each segment, in one reserved range each; both are committed
@@ -73,6 +74,10 @@ memory_create(const struct memory_options *options)
 	unsigned shift = SEGMENT_SHIFT_MIN;
 	while (shift < SEGMENT_SHIFT_MAX &&
 		options->limit_bytes >> (shift + 1) >= 128 * (uint64_t)options->workers)
+		shift++;
+	/* A large value's head, which numbers its segments, is an item of half a segment too. */
+	while (shift < SEGMENT_SHIFT_MAX &&
+		HEAD_BYTES + 4 * ((options->value_bytes_max >> shift) + 2) > 1ull << (shift - 1))
 		shift++;
 	memory->arena.segment_shift = shift;
 	memory->segment_bytes = 1u << shift;

@@ -97,6 +97,28 @@ test_sizes(void **state)
 	}
 }
 
+/* The head of the largest value, four bytes a segment of it, fits half a segment. */
+static void
+test_head_fits(void **state)
+{
+	static const uint64_t values[] = {1 * MIB, 500 * MIB, 550 * MIB, 1024 * MIB};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+		struct fixture f;
+
+		store_options(&f.options, &f.store, 1100 * MIB, 1);
+		f.options.workers = 128;
+		f.options.value_bytes_max = values[i];
+		struct memory *memory = memory_create(&f.options);
+		assert_non_null(memory);
+		uint64_t segment = 1ull << memory_arena(memory)->segment_shift;
+		uint64_t head = 300 + 4 * ((values[i] + segment - 1) / segment);
+		assert_in_range(head, 1, segment / 2);
+		memory_destroy(memory);
+	}
+}
+
 static void
 test_set_get_delete(void **state)
 {
@@ -608,6 +630,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_ghost),
 		cmocka_unit_test(test_sizes),
+		cmocka_unit_test(test_head_fits),
 		cmocka_unit_test(test_set_get_delete),
 		cmocka_unit_test(test_eviction),
 		cmocka_unit_test(test_flush),
