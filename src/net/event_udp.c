@@ -28,11 +28,11 @@ struct datagram {
 	struct udp_frame frame;
 	/*
 	 * replies of earlier turns: a reply's datagrams can be numbered only when all of it is
-	 * there
+	 * there. Their room counts in limits.output_bytes.
 	 */
 	uint8_t *kept;
 	size_t kept_size, kept_room;
-	bool unanswerable;
+	bool unanswerable; /* a bound was passed: nothing is kept, and nothing more is run */
 	uint8_t *buffer;
 };
 
@@ -106,6 +106,16 @@ watch_sockets(struct event_udp *udp, const struct listeners *listeners)
 	return true;
 }
 
+static void
+drop_kept(struct event_udp *udp, struct datagram *datagram)
+{
+	atomic_fetch_sub_explicit(
+		&udp->front->limits->output_bytes, datagram->kept_room, memory_order_relaxed);
+	free(datagram->kept);
+	datagram->kept = NULL;
+	datagram->kept_size = datagram->kept_room = 0;
+}
+
 bool
 udp_create(struct event_front *front, const struct listeners *listeners)
 {
@@ -132,7 +142,7 @@ udp_destroy(struct event_front *front)
 	for (unsigned i = 0; i < udp->socket_count; i++)
 		event_watch_fd_end(udp->sockets[i].event);
 	for (unsigned i = 0; udp->all && i < DATAGRAMS; i++) {
-		free(udp->all[i].kept);
+		drop_kept(udp, &udp->all[i]);
 		free(udp->all[i].buffer);
 	}
 	free(udp->all);
@@ -145,9 +155,7 @@ static void
 recycle(struct event_udp *udp, struct datagram *datagram)
 {
 	udp->front->options.ended(udp->front->options.ended_context, &datagram->stream);
-	free(datagram->kept);
-	datagram->kept = NULL;
-	datagram->kept_size = datagram->kept_room = 0;
+	drop_kept(udp, datagram);
 	datagram->next = udp->pool;
 	udp->pool = datagram;
 }
@@ -264,26 +272,51 @@ udp_receive(struct event_front *front, struct batch *batch)
 
 /* --- sending ------------------------------------------------------------------------------ */
 
+/* Room for size bytes, within the bound of one and that of all replies together. */
 static bool
-keep_pieces(struct datagram *datagram, const struct iovec *pieces, uint32_t count)
+grow_kept(struct event_udp *udp, struct datagram *datagram, size_t size)
 {
+	struct event_limits *limits = udp->front->limits;
+	size_t more = size - datagram->kept_room;
+	uint8_t *grown = NULL;
+
+	if (size > REPLY_BYTES_MAX)
+		return false;
+	if (atomic_fetch_add_explicit(&limits->output_bytes, more, memory_order_relaxed) + more <=
+		limits->output_bytes_max)
+		grown = realloc(datagram->kept, size);
+	if (!grown) {
+		atomic_fetch_sub_explicit(&limits->output_bytes, more, memory_order_relaxed);
+		return false;
+	}
+	datagram->kept = grown;
+	datagram->kept_room = size;
+	return true;
+}
+
+static bool
+keep_pieces(struct event_udp *udp, struct datagram *datagram, const struct iovec *pieces,
+	uint32_t count)
+{
+	size_t size = datagram->kept_size;
+
+	for (uint32_t i = 0; i < count; i++)
+		size += pieces[i].iov_len;
+	if (size > datagram->kept_room && !grow_kept(udp, datagram, size))
+		return false;
 	for (uint32_t i = 0; i < count; i++) {
-		size_t size = datagram->kept_size + pieces[i].iov_len;
-
-		if (size > REPLY_BYTES_MAX)
-			return false;
-		if (size > datagram->kept_room) {
-			uint8_t *grown = realloc(datagram->kept, 2 * size);
-
-			if (!grown)
-				return false;
-			datagram->kept = grown;
-			datagram->kept_room = 2 * size;
-		}
 		memcpy(datagram->kept + datagram->kept_size, pieces[i].iov_base, pieces[i].iov_len);
-		datagram->kept_size = size;
+		datagram->kept_size += pieces[i].iov_len;
 	}
 	return true;
+}
+
+static void
+give_up(struct event_udp *udp, struct datagram *datagram)
+{
+	datagram->unanswerable = true;
+	drop_kept(udp, datagram);
+	counter_add(&udp->front->counters->udp_dropped, 1);
 }
 
 static void
@@ -367,7 +400,7 @@ gather(struct event_udp *udp, struct datagram *datagram, const struct iovec *pie
 	for (uint32_t i = 0; i < count; i++)
 		bytes += pieces[i].iov_len;
 	datagrams = udp_datagram_count(bytes);
-	if (datagrams == 0 || datagram->unanswerable) {
+	if (datagrams == 0) {
 		if (bytes)
 			counter_add(&udp->front->counters->udp_dropped, 1);
 		return;
@@ -386,13 +419,18 @@ udp_send(struct event_front *front, struct batch *batch, struct batch_run *run)
 	const struct iovec *pieces = batch->out->pieces + run->piece_first;
 	bool last = run->finished && !datagram->stream.more;
 
-	if (!last || datagram->kept_size) {
-		if (!datagram->unanswerable && !keep_pieces(datagram, pieces, run->piece_count))
-			datagram->unanswerable = true;
-	}
+	if ((!last || datagram->kept_size) && !datagram->unanswerable &&
+		!keep_pieces(udp, datagram, pieces, run->piece_count))
+		give_up(udp, datagram);
 	if (!run->finished)
 		return;
 	run->stream = NULL;
+	if (datagram->unanswerable) {
+		/* Its other requests, which may be thousands, would be run for nobody. */
+		datagram->stream.more = false;
+		datagram->stream.input_size = 0;
+		last = true;
+	}
 	if (!last) {
 		datagram->next = udp->again;
 		udp->again = datagram;
@@ -400,7 +438,7 @@ udp_send(struct event_front *front, struct batch *batch, struct batch_run *run)
 	}
 	if (datagram->kept_size)
 		gather(udp, datagram, &(struct iovec){datagram->kept, datagram->kept_size}, 1);
-	else
+	else if (!datagram->unanswerable)
 		gather(udp, datagram, pieces, run->piece_count);
 	datagram->next = udp->sending;
 	udp->sending = datagram;

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Memory: the bound on resident memory at every moment, and what happens when there is no more."""
 
+import time
+
 from common import MIB, MemoryWatch, Suite, ask, check, check_memory, receive_exactly
 
 suite = Suite(__doc__)
@@ -111,6 +113,28 @@ def with_dash_M_a_refused_set_leaves_the_stream_in_sync_and_room_comes_back():
         for i in range(len(answers) - 1):
             check(ask(sock, b"delete big%d\r\n" % i) == b"DELETED", "stored item %d is not there" % i)
         check(ask(sock, b"set again 0 0 %d\r\n%s\r\n" % (len(value), value)) == b"STORED", "no room after deletes")
+
+
+@suite.test
+def small_datagrams_that_ask_for_much_do_not_make_memory_grow():
+    """Replies over UDP are kept whole until they can be numbered: bounded for all of them together."""
+    value = b"v" * 1000000
+    frame = b"\0\1\0\0\0\1\0\0"
+    with suite.server(["-m", 64, "-t", 4], transport="tcp") as server, server.connect(20) as sock:
+        check(ask(sock, b"set b 0 0 %d\r\n%s\r\n" % (len(value), value)) == b"STORED", "not stored")
+        check(ask(sock, b"set s 0 0 1\r\nx\r\n") == b"STORED", "not stored")
+        with MemoryWatch(server.pid) as watch, server.connect_udp() as udp:
+            for i in range(2000):
+                udp.send(frame + b"get" + b" b" * 8 + b"\r\n")
+                if i % 50 == 0:
+                    udp.send(frame + b"get b\r\n" * 9000)
+                    time.sleep(0.01)
+            server.wait_for_counter("udp_dropped", lambda dropped: dropped > 40, "halcyon")
+        server.wait_for_counter("front_output_bytes", lambda held: held == 0, "halcyon", 30)
+        with server.connect_udp() as udp:
+            udp.send(frame + b"get s\r\n")
+            check(udp.recv(1500)[8:] == b"VALUE s 0 1\r\nx\r\nEND\r\n", "no answer afterwards")
+    check_memory(watch, 64, "large replies over UDP")
 
 
 suite.main()
