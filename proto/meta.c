@@ -200,7 +200,10 @@ options_settle(struct request *request)
 		request->options &= ~(uint32_t)REQUEST_VIVIFY;
 	if (request->mode == MODE_ADD)
 		request->options &= ~(uint32_t)REQUEST_CAS_COMPARE;
-	if (!(request->options & REQUEST_CAS_COMPARE))
+	/* A replace with a number to compare is a compare and swap: it needs the item anyway. */
+	if (request->mode == MODE_REPLACE && request->options & REQUEST_CAS_COMPARE)
+		request->mode = MODE_SET;
+	if (!(request->options & REQUEST_CAS_COMPARE) || request->mode != MODE_SET)
 		request->options &= ~(uint32_t)REQUEST_INVALIDATE;
 }
 

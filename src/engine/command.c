@@ -24,6 +24,7 @@ struct deciding {
 	bool stale_stored; /* an older value was stored as stale */
 	/* FETCH with a new time to live: the item was written with the win handed out */
 	bool won;
+	bool rewritten; /* FETCH with a new time to live: there is a new item, with this access */
 	struct slice value; /* ARITHMETIC: the new value's text, in the engine's number_text */
 };
 
@@ -66,6 +67,21 @@ cas_policy(const struct request *request, struct store_draft *draft)
 		draft->cas_policy = STORE_CAS_GIVEN;
 		draft->cas = request->cas_new;
 	}
+}
+
+/*
+ * Must the key be written in base64 on a text connection? One that a binary connection stored may
+ * hold what ends a line there.
+ */
+static bool
+key_is_binary(const struct request *request)
+{
+	if (request->protocol != PROTOCOL_BINARY)
+		return request->options & REQUEST_KEY_BINARY;
+	for (uint32_t i = 0; i < request->key_size; i++)
+		if (request->key[i] <= ' ')
+			return true;
+	return false;
 }
 
 /* Number 0 is no CAS number: with -C all items have it. */
@@ -125,11 +141,13 @@ decide_touch(void *context, const struct store_view *current, enum store_found f
 
 	(void)found;
 	deciding->present = current != NULL;
+	deciding->won = deciding->rewritten = false;
 	if (!current)
 		return STORE_KEEP;
 	deciding->view = *current;
 	if (current->item->expiry == expiry)
 		return STORE_KEEP;
+	deciding->rewritten = true;
 	draft_keep(draft, current);
 	draft->expiry_s = expiry;
 	draft->access_now = !(deciding->request->options & REQUEST_NO_BUMP);
@@ -155,7 +173,7 @@ decide_vivify(void *context, const struct store_view *current, enum store_found 
 		return STORE_KEEP;
 	}
 	draft->expiry_s = store_expiry(deciding->engine->time.unix_ns, request->vivify_ttl);
-	draft->key_binary = request->options & REQUEST_KEY_BINARY;
+	draft->key_binary = key_is_binary(request);
 	draft->win_sent = true;
 	cas_policy(request, draft);
 	return STORE_REPLACE;
@@ -163,7 +181,7 @@ decide_vivify(void *context, const struct store_view *current, enum store_found 
 
 /* Stale, or soon over: exactly one client is told to make it anew. */
 static void
-settle_win(struct engine *engine, const struct request *request, const struct store_view *view,
+settle_win(struct engine *engine, const struct request *request, struct store_view *view,
 	struct reply *reply)
 {
 	reply->stale = view->kinds & ITEM_STALE;
@@ -172,6 +190,9 @@ settle_win(struct engine *engine, const struct request *request, const struct st
 		return;
 	reply->won = store_take_win(engine->thread, view, request->hash);
 	reply->win_sent = !reply->won;
+	/* As the word stands now: what counts the access compares with it. */
+	if (reply->won)
+		view->soft |= ITEM_SOFT_WIN;
 }
 
 static void
@@ -279,6 +300,7 @@ run_fetch(struct deciding *deciding)
 		if (status == STORE_WAIT)
 			return false;
 		deciding->won &= status == STORE_DONE;
+		deciding->rewritten &= status == STORE_DONE;
 		found = deciding->present ? STORE_PRESENT : STORE_ABSENT;
 	}
 	if (found != STORE_PRESENT)
@@ -290,7 +312,8 @@ run_fetch(struct deciding *deciding)
 		settle_win(engine, request, view, deciding->reply);
 	}
 	reply_from_view(engine, request, view, deciding->reply);
-	if (request->options & REQUEST_TTL)
+	/* Where there was no memory for a new item, the old one's time to live stays. */
+	if (deciding->rewritten)
 		deciding->reply->ttl_s = store_ttl_s(
 			engine->time.unix_ns, store_expiry(engine->time.unix_ns, request->exptime));
 	else if (!(request->options & REQUEST_NO_BUMP))
@@ -399,7 +422,7 @@ decide_set(struct deciding *deciding, const struct store_view *current, struct s
 	draft_body(deciding, draft);
 	draft->client_flags = request->client_flags;
 	draft->expiry_s = store_expiry(deciding->engine->time.unix_ns, request->exptime);
-	draft->key_binary = request->options & REQUEST_KEY_BINARY;
+	draft->key_binary = key_is_binary(request);
 	cas_policy(request, draft);
 	if (deciding->stale_stored) {
 		/* The item's time to live stays, and whoever has the win keeps it. */
@@ -621,7 +644,7 @@ decide_create_number(struct deciding *deciding, struct store_draft *draft)
 	deciding->reply->status = STATUS_NUMBER;
 	deciding->reply->number = request->initial;
 	draft->expiry_s = store_expiry(deciding->engine->time.unix_ns, request->vivify_ttl);
-	draft->key_binary = request->options & REQUEST_KEY_BINARY;
+	draft->key_binary = key_is_binary(request);
 	draft_number(deciding, draft);
 	return STORE_REPLACE;
 }
@@ -809,6 +832,8 @@ run_flush(struct deciding *deciding)
 		deciding->reply->status = STATUS_FLUSH_DISABLED;
 		return true;
 	}
+	if (delay > UINT32_MAX)
+		delay = UINT32_MAX;
 	if (delay > 0)
 		at = (delay <= RELATIVE_MAX_S ? engine->time.unix_ns : 0) +
 		     (uint64_t)delay * 1000000000u;

@@ -44,6 +44,7 @@ struct upload {
 	uint32_t progress_turn;
 	uint32_t piece_count;
 	uint32_t piece_room;
+	uint32_t since;	  /* bytes that have come since progress_ns was set */
 	uint8_t end_size; /* bytes of line end behind the body */
 	bool large;	  /* pieces are segments of the store, else chunks of ours */
 	bool parked;	  /* waits for us, not we for its client */
@@ -83,6 +84,7 @@ struct engine {
 	struct upload *favoured, *favoured_large;
 	struct upload *upload_first, *upload_last;
 	struct stream *parked_first, *parked_last;
+	uint32_t parked_count;
 	struct engine_text texts[BATCH_SLOTS]; /* of this run's replies */
 	uint32_t text_count;
 	struct accel_request finds[BATCH_SLOTS];

@@ -201,6 +201,7 @@ park(struct engine *engine, struct stream *stream)
 		engine->parked_last->parked_next = stream;
 	if (!first || !engine->parked_last)
 		engine->parked_last = stream;
+	engine->parked_count++;
 	atomic_fetch_add_explicit(engine->options.upload_waiters, 1, memory_order_relaxed);
 	counter_add(&engine->counters->uploads_parked, 1);
 }
@@ -216,6 +217,11 @@ took(struct engine *engine, struct upload *upload, size_t n)
 	stream->sink_size -= n;
 	if (upload->waited)
 		return;
+	/* A byte now and then is no progress: while others wait, so much must come in time. */
+	upload->since += (uint32_t)n;
+	if (upload->since < UPLOAD_FIRST && upload->received < upload->request.body_size)
+		return;
+	upload->since = 0;
 	upload->progress_ns = engine->time.unix_ns;
 	upload->progress_turn = engine->turn;
 	list_remove(engine, upload);
@@ -254,6 +260,8 @@ skip_aborted(struct engine *engine, struct upload *upload, struct slot *slot)
 {
 	struct stream *stream = upload->stream;
 
+	/* What was read into the sink has left the socket, though a full batch never took it. */
+	upload->received += stream->sink_filled;
 	stream->parser.swallow = upload->request.body_size + upload->end_size - upload->received;
 	slot->request = upload->request;
 	slot->request.status = upload->full ? STATUS_NO_MEMORY : STATUS_NO_MEMORY_READ;
@@ -355,6 +363,7 @@ unlink_parked(struct engine *engine, struct stream *stream)
 		if (engine->parked_last == stream)
 			engine->parked_last = previous;
 		stream->parked_next = NULL;
+		engine->parked_count--;
 		atomic_fetch_sub_explicit(engine->options.upload_waiters, 1, memory_order_relaxed);
 		return true;
 	}
@@ -426,17 +435,17 @@ engine_unpark(struct engine *engine, const struct engine_time *time, uint64_t *d
 		if (stream)
 			return stream;
 		*deadline_ns = time->unix_ns + UPLOAD_RETRY_NS;
-	} else if (engine->upload_first) {
-		/*
-		 * Segments are every worker's: another's stream may wait for what one of ours
-		 * holds.
-		 */
-		bool waited_for = atomic_load_explicit(
-					  engine->options.upload_waiters, memory_order_relaxed) > 0;
+	}
+	if (engine->upload_first) {
+		/* Segments are every worker's: others' streams may wait for what ours hold. */
+		bool waited_for = atomic_load_explicit(engine->options.upload_waiters,
+					  memory_order_relaxed) > engine->parked_count;
 
 		if (waited_for)
 			abort_stalled(engine, true);
-		*deadline_ns = time->unix_ns + (waited_for ? UPLOAD_RETRY_NS : UPLOAD_STALL_NS);
+		if (!*deadline_ns)
+			*deadline_ns =
+				time->unix_ns + (waited_for ? UPLOAD_RETRY_NS : UPLOAD_STALL_NS);
 	}
 	return NULL;
 }

@@ -39,6 +39,22 @@ next_cas(struct store_thread *thread)
 	return thread->cas_next++;
 }
 
+/*
+ * A key's numbers rise, whichever worker gives them ('ms I' tells older from newer by it): if the
+ * present one came from a later block than ours, ours is given up for a new one. Numbers beyond all
+ * blocks were set by clients and don't count.
+ */
+static void
+newer_than_present(const struct change *change)
+{
+	struct store_thread *thread = change->thread;
+	uint64_t present = change->slot ? item_cas(change->view.item) : 0;
+
+	if (present >= thread->cas_next &&
+		present < atomic_load_explicit(&thread->store->cas_next, memory_order_relaxed))
+		thread->cas_next = thread->cas_end;
+}
+
 static void
 find_locked(struct change *change)
 {
@@ -224,6 +240,7 @@ settle(struct change *change, struct slice *kept)
 			  (draft->key_binary ? ITEM_KEY_BINARY : 0));
 	switch (draft->cas_policy) {
 	case STORE_CAS_NEW:
+		newer_than_present(change);
 		change->cas = next_cas(change->thread);
 		change->kinds |= change->cas > ITEM_CAS_MAX ? ITEM_CAS : 0;
 		break;
@@ -288,6 +305,11 @@ publish(struct change *change, const struct memory_place *place, uint32_t bytes)
 
 	if (change->slot) {
 		index_locked_replace(&change->locked, change->slot, entry, -1);
+		/* An update that is a read as well counts as one. */
+		if (change->draft.access_now)
+			index_count_read(change->slot,
+				atomic_load_explicit(change->slot, memory_order_relaxed),
+				store_random(change->thread));
 		return true;
 	}
 	return index_locked_insert(&change->locked, entry, 0);

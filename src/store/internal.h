@@ -55,6 +55,9 @@ struct store_thread {
  */
 struct store_thread *store_self(void);
 
+/* 32 bits of the thread's own random numbers. */
+uint32_t store_random(struct store_thread *thread);
+
 /* The place and the standing of an item that an entry leads to. */
 enum store_found store_judge(
 	const struct store_thread *thread, const struct item *item, uint32_t segment);

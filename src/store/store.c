@@ -278,8 +278,8 @@ store_find(struct store_thread *thread, const uint8_t *key, uint32_t key_size, u
 	return store_judge(thread, view->item, view->segment);
 }
 
-static uint32_t
-next_random(struct store_thread *thread)
+uint32_t
+store_random(struct store_thread *thread)
 {
 	uint32_t x = thread->random;
 
@@ -298,7 +298,7 @@ store_accessed(struct store_thread *thread, const struct store_view *view)
 	uint16_t accessed =
 		(uint16_t)((soft & ITEM_SOFT_WIN) | ITEM_SOFT_FETCHED | item_soft_time(age));
 
-	index_count_read(view->slot, view->entry, next_random(thread));
+	index_count_read(view->slot, view->entry, store_random(thread));
 	if (accessed != soft)
 		__atomic_compare_exchange_n(
 			&item->soft, &soft, accessed, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);

@@ -122,7 +122,7 @@ name_key(uint8_t *to, const char *kind, uint32_t owner, uint32_t key)
 struct draft_of {
 	struct slice value;
 	int64_t delta;
-	uint64_t number, cas;
+	uint64_t number, cas, new_cas;
 	bool done, present;
 };
 
@@ -177,6 +177,7 @@ decide_count(void *context, const struct store_view *current, enum store_found f
 
 	(void)found;
 	of->number = 0;
+	of->cas = current ? item_cas(current->item) : 0;
 	if (current)
 		memcpy(&of->number, item_value(current->item), 8);
 	of->number++;
@@ -238,6 +239,7 @@ change(struct worker *worker, const uint8_t *key, uint32_t key_size,
 		worker->waits++;
 		next_turn(worker);
 	}
+	of->new_cas = cas;
 	return status;
 }
 
@@ -326,6 +328,8 @@ shared_key(struct worker *worker, uint64_t operation)
 	case 0:
 		name_size = name_key(name, "count", 0, key);
 		check(change(worker, name, name_size, decide_count, &of) == STORE_DONE);
+		/* Whoever wrote before: a key's numbers rise. */
+		check(of.new_cas > of.cas);
 		atomic_fetch_add(&incremented[key], 1);
 		break;
 	case 1:

@@ -505,6 +505,87 @@ stalled_uploads(void **state)
 	free(value);
 }
 
+/*
+ * Bytes that were read into the sink, but not taken since the batch was full, count as come when
+ * the upload is aborted.
+ */
+static void
+aborted_with_bytes_in_sink(void **state)
+{
+	struct feed_stream stalled[80];
+	uint8_t *value = pattern(60000, 3);
+	struct stream *stream = &stalled[0].stream;
+
+	(void)state;
+	for (int i = 0; i < 80; i++) {
+		feed_stream_open(&stalled[i]);
+		feed_send(&feed, &stalled[i], "set st 0 0 60000\r\n", 18);
+		feed_send(&feed, &stalled[i], value, 20000);
+	}
+	assert_true(stream->sink_size >= 50);
+	memcpy(stream->sink, value + 20000, 50);
+	stream->sink_filled = 50;
+	for (int i = 0; i < 200 && !counter_get(&feed.counters->uploads_aborted); i++) {
+		struct feed_stream *list[] = {&client};
+
+		feed_advance(&feed, 100000000ull);
+		feed_turn(&feed, list, 1);
+	}
+	assert_true(counter_get(&feed.counters->uploads_aborted) > 0);
+	feed_send(&feed, &stalled[0], value + 20050, 60002 - 20050);
+	feed_send(&feed, &stalled[0], "mn\r\nmn\r\n", 8);
+	assert_string_equal(feed_take(&stalled[0], NULL),
+		"SERVER_ERROR Out of memory during read\r\nMN\r\nMN\r\n");
+	for (int i = 0; i < 80; i++)
+		feed_stream_close(&feed, &stalled[i]);
+	free(value);
+}
+
+/* Who sends a byte now and then doesn't keep others from their memory. */
+static void
+dripping_uploads(void **state)
+{
+	struct feed_stream dripping[80];
+	uint8_t *value = pattern(60000, 3);
+
+	(void)state;
+	for (int i = 0; i < 80; i++) {
+		feed_stream_open(&dripping[i]);
+		feed_send(&feed, &dripping[i], "set st 0 0 60000\r\n", 18);
+		feed_send(&feed, &dripping[i], value, 20000);
+	}
+	feed_put(&client, "set fresh 9 0 60000\r\n", 21);
+	feed_send(&feed, &client, value, 60002);
+	for (int turn = 0; turn < 100 && client.output_size == 0; turn++) {
+		struct feed_stream *list[] = {&client};
+
+		feed_advance(&feed, 500000000ull);
+		for (int i = 0; i < 80; i++)
+			if (!dripping[i].parked && dripping[i].output_size == 0)
+				feed_send(&feed, &dripping[i], value + 20000 + turn, 1);
+		feed_turn(&feed, list, 1);
+	}
+	assert_string_equal(feed_take(&client, NULL), "STORED\r\n");
+	for (int i = 0; i < 80; i++)
+		feed_stream_close(&feed, &dripping[i]);
+	check_value("fresh", value, 60000);
+	free(value);
+}
+
+/* Small print of the meta commands, as memcached has it. */
+static void
+meta_small_print(void **state)
+{
+	(void)state;
+	say("ms a 1 E100\r\nx\r\nms a 1 MA I C50\r\ny\r\nmg a v\r\n", "HD\r\nEX\r\nVA 1\r\nx\r\n");
+	say("ms b 1 MR C5\r\nx\r\nms a 1 MR C100\r\nz\r\nmg a v\r\n", "NF\r\nHD\r\nVA 1\r\nz\r\n");
+	/* An access counts though the time to live stays, or the win is given. */
+	say("set g 0 0 1\r\nx\r\ngat 0 g\r\nmg g h\r\n",
+		"STORED\r\nVALUE g 0 1\r\nx\r\nEND\r\nHD h1\r\n");
+	say("set n 0 0 1\r\nx\r\nmd n I\r\nmg n h\r\nmg n h\r\n",
+		"STORED\r\nHD\r\nHD h0 X W\r\nHD h1 Z X\r\n");
+}
+
 int
 main(void)
 {
@@ -526,6 +607,10 @@ main(void)
 		cmocka_unit_test_setup_teardown(large_overfill, open_default, close_all),
 		cmocka_unit_test_setup_teardown(no_eviction, open_full, close_all),
 		cmocka_unit_test_setup_teardown(stalled_uploads, open_default, close_all),
+		cmocka_unit_test_setup_teardown(
+			aborted_with_bytes_in_sink, open_default, close_all),
+		cmocka_unit_test_setup_teardown(dripping_uploads, open_default, close_all),
+		cmocka_unit_test_setup_teardown(meta_small_print, open_default, close_all),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
