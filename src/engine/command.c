@@ -496,10 +496,13 @@ static enum store_action
 decide_remove(void *context, const struct store_view *current, enum store_found found,
 	struct store_draft *draft)
 {
-	(void)context;
-	(void)current;
+	const struct request *request = ((const struct deciding *)context)->request;
+
 	(void)found;
 	(void)draft;
+	/* Another's value, acknowledged meanwhile, is not what the request was about. */
+	if (current && (request->options & REQUEST_CAS_COMPARE) && !cas_matches(request, current))
+		return STORE_KEEP;
 	return STORE_REMOVE;
 }
 
