@@ -131,7 +131,8 @@ serve(const struct options *options, struct listeners *listeners, struct process
 {
 	const char *port_file = getenv("MEMCACHED_PORT_FILENAME");
 
-	if (!server_create(&server, options, listeners) || !server_start(&server)) {
+	if (!server_create(&server, options, listeners) || !server_start(&server) ||
+		!process_write_pid(process)) {
 		server_destroy(&server);
 		return EX_OSERR;
 	}
@@ -154,7 +155,7 @@ static int
 run(const struct options *options, uint64_t began_ns)
 {
 	struct listen_options listen = listen_options(options);
-	struct process process = {.options = options};
+	struct process process = {.options = options, .parent = -1, .pid_fd = -1};
 	struct listeners listeners;
 	char error[LISTEN_ERROR_MAX];
 	int code = EX_OSERR;
@@ -185,6 +186,7 @@ main(int argc, char **argv)
 	struct options options;
 	int code;
 
+	process_fill_descriptors();
 	clock_start();
 	options_init(&options);
 	if (!options_parse(&options, argc, argv, error)) {

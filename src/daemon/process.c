@@ -11,12 +11,14 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <sysexits.h>
 #include <unistd.h>
 
 #define FILES_BESIDE_CONNECTIONS 64 /* listeners, the log, each worker's polling */
 #define FILES_A_WORKER 4
+#define PID_TEXT 24
 
 static void
 say_unused(const struct options *options)
@@ -78,10 +80,56 @@ limit_files(struct options *options)
 	return EX_OK;
 }
 
+void
+process_fill_descriptors(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd >= 0)
+		close(fd);
+}
+
+/* The option's text, from the root folder on. */
+static bool
+make_absolute(struct options *options, size_t number, const char **path)
+{
+	char *folder, *absolute = NULL;
+	bool fine;
+
+	if (!*path || **path == '/' || !**path)
+		return true;
+	folder = getcwd(NULL, 0);
+	fine = folder && asprintf(&absolute, "%s/%s", folder, *path) >= 0;
+	free(folder);
+	if (!fine) {
+		log_error("option --%s: cannot tell the folder of %s: %s",
+			options_table()[number].name, *path, strerror(errno));
+		return false;
+	}
+	free(options->owned[number]);
+	options->owned[number] = absolute;
+	*path = absolute;
+	return true;
+}
+
+/* A daemon leaves the folder that relative paths start from. */
+static bool
+make_paths_absolute(struct options *options)
+{
+	return make_absolute(options, OPTION_NUMBER_pidfile, &options->pidfile) &&
+	       make_absolute(options, OPTION_NUMBER_log_file, &options->log_file) &&
+	       make_absolute(options, OPTION_NUMBER_unix_socket, &options->unix_socket);
+}
+
 int
 process_prepare(struct options *options)
 {
 	log_set_verbosity((unsigned)options->verbose);
+	if (options->daemonize && !make_paths_absolute(options))
+		return EX_OSERR;
 	if (!log_open(options->log_file)) {
 		fprintf(stderr, "halcyond: option --log-file: cannot open %s: %s\n",
 			options->log_file, strerror(errno));
@@ -164,22 +212,72 @@ go_into_background(struct process *process)
 	return true;
 }
 
+/*
+ * Opened as the user that started us, written when we serve: until then it may be another
+ * instance's.
+ */
 static bool
-write_pid(const char *path)
+open_pid(struct process *process)
 {
-	FILE *file = fopen(path, "we");
-	bool fine;
+	const char *path = process->options->pidfile;
+	int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
 
-	if (!file) {
+	process->pid_fd = open(path, flags | O_CREAT | O_EXCL, 0644);
+	process->pid_created = process->pid_fd >= 0;
+	if (process->pid_fd < 0 && errno == EEXIST)
+		process->pid_fd = open(path, flags);
+	if (process->pid_fd < 0)
 		log_error("option -P (--pidfile): cannot open %s: %s", path, strerror(errno));
-		return false;
+	return process->pid_fd >= 0;
+}
+
+bool
+process_write_pid(struct process *process)
+{
+	char text[PID_TEXT];
+	int size = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+
+	if (process->pid_fd < 0)
+		return true;
+	/* What isn't a regular file has no length. */
+	if ((ftruncate(process->pid_fd, 0) == 0 || errno == EINVAL) &&
+		pwrite(process->pid_fd, text, (size_t)size, 0) == size)
+		return true;
+	log_error("option -P (--pidfile): cannot write %s: %s", process->options->pidfile,
+		strerror(errno));
+	return false;
+}
+
+/* Whether the path leads to the file that was opened, and this names us, or nobody if we made it. */
+static bool
+is_our_pid_file(const struct process *process)
+{
+	char text[PID_TEXT] = "";
+	struct stat named, opened;
+	ssize_t size = pread(process->pid_fd, text, sizeof text - 1, 0);
+
+	return lstat(process->options->pidfile, &named) == 0 && S_ISREG(named.st_mode) &&
+	       fstat(process->pid_fd, &opened) == 0 && named.st_dev == opened.st_dev &&
+	       named.st_ino == opened.st_ino &&
+	       ((size == 0 && process->pid_created) || (size > 0 && atol(text) == (long)getpid()));
+}
+
+/* From a folder that is root's it can't go any more after the change of user: it becomes empty. */
+static void
+remove_pid(struct process *process)
+{
+	int reason;
+
+	if (process->pid_fd < 0)
+		return;
+	if (is_our_pid_file(process) && unlink(process->options->pidfile) != 0 && errno != ENOENT) {
+		reason = errno;
+		if (ftruncate(process->pid_fd, 0) != 0 || (reason != EACCES && reason != EPERM))
+			log_warning("cannot remove %s: %s", process->options->pidfile,
+				strerror(reason));
 	}
-	fine = fprintf(file, "%ld\n", (long)getpid()) > 0;
-	if (fclose(file) != 0 || !fine) {
-		log_error("option -P (--pidfile): cannot write %s: %s", path, strerror(errno));
-		return false;
-	}
-	return true;
+	close(process->pid_fd);
+	process->pid_fd = -1;
 }
 
 /*
@@ -207,11 +305,8 @@ process_begin(struct process *process)
 
 	if (options->daemonize && !go_into_background(process))
 		return false;
-	if (options->pidfile) {
-		process->pid_written = write_pid(options->pidfile);
-		if (!process->pid_written)
-			return false;
-	}
+	if (options->pidfile && !open_pid(process))
+		return false;
 	if (options->lock_memory && geteuid() == 0)
 		raise_limit(RLIMIT_MEMLOCK, RLIM_INFINITY);
 	if (!become_user(options->user))
@@ -226,12 +321,12 @@ process_ready(struct process *process)
 {
 	int nowhere;
 
-	if (!process->parent)
+	if (process->parent < 0)
 		return;
 	if (write(process->parent, "1", 1) != 1)
 		log_warning("the parent process is gone: %s", strerror(errno));
 	close(process->parent);
-	process->parent = 0;
+	process->parent = -1;
 	/* Only now: messages until here were the starter's to read. */
 	nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
 	if (nowhere >= 0) {
@@ -246,11 +341,10 @@ process_ready(struct process *process)
 void
 process_end(struct process *process)
 {
-	if (process->parent)
+	if (process->parent >= 0)
 		close(process->parent);
-	if (process->pid_written && unlink(process->options->pidfile) != 0 && errno != EACCES &&
-		errno != ENOENT)
-		log_warning("cannot remove %s: %s", process->options->pidfile, strerror(errno));
+	process->parent = -1;
+	remove_pid(process);
 }
 
 void

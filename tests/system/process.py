@@ -51,6 +51,13 @@ def connect(port, process=None, timeout=10.0):
             time.sleep(0.002)
 
 
+def wait_for(holds, text, timeout=5.0):
+    limit = time.monotonic() + timeout
+    while not holds():
+        check(time.monotonic() < limit, text)
+        time.sleep(0.01)
+
+
 def check_answers(port, process=None):
     with connect(port, process) as sock:
         check(ask(sock, b"mn\r\n") == b"MN", "no answer to mn")
@@ -315,6 +322,76 @@ def as_a_daemon_with_a_pid_file():
             check(time.monotonic() < limit + 10, "does not end")
             time.sleep(0.01)
         check(not os.path.exists(path), "the pid file is still there")
+
+
+@suite.test
+def a_second_start_leaves_the_first_ones_pid_file_alone():
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        path, sockets = os.path.join(folder, "pid"), os.path.join(folder, "socket")
+        port = free_port()
+        options = AS_NOBODY + ["-P", path, "-s", sockets]
+        process = start(options)
+        try:
+            wait_for(lambda: os.path.exists(path) and open(path).read() == "%d\n" % process.pid, "no pid file")
+            # One fails before, the other after the pid file was opened.
+            check_refused(options, "socket")
+            with socket.socket() as taken:
+                taken.bind(("127.0.0.1", port))
+                taken.listen()
+                check_refused(AS_NOBODY + ["-P", path, "-l", "127.0.0.1", "-p", port], "in use")
+            check(open(path).read() == "%d\n" % process.pid, "the first one's pid file is gone")
+        finally:
+            end(process, signal.SIGTERM)
+        check(not os.path.exists(path), "the pid file is still there")
+        check_refused(AS_NOBODY + ["-P", path, "-s", "/nowhere/at/all/socket"], "nowhere")
+        check(not os.path.exists(path), "a failed start left a pid file")
+
+
+@suite.test
+def a_pid_file_in_roots_folder_becomes_empty():
+    if os.geteuid() != 0:
+        raise Skip("needs root")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        path = os.path.join(folder, "pid")
+        process = start(["-u", "nobody", "-P", path, "-l", "127.0.0.1", "-p", free_port()])
+        wait_for(lambda: os.path.exists(path) and open(path).read() == "%d\n" % process.pid, "no pid file")
+        end(process, signal.SIGTERM)
+        check(process.returncode == 0, "exit status %d" % process.returncode)
+        check(not os.path.exists(path) or open(path).read() == "", "the pid file names a process that is gone")
+
+
+@suite.test
+def a_daemon_with_closed_standard_descriptors_and_relative_paths():
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        command = " ".join([suite.binary] + AS_NOBODY + ["-d", "-P", "pid", "--log-file", "log", "-s", "socket"])
+        port = free_port()
+        done = subprocess.run(["sh", "-c", "%s <&- >&- 2>&-" % command], cwd=folder, timeout=10)
+        check(done.returncode == 0, "exit status %d" % done.returncode)
+        path, log = os.path.join(folder, "pid"), os.path.join(folder, "log")
+        pid = int(open(path).read())
+        try:
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(5)
+                sock.connect(os.path.join(folder, "socket"))
+                check(ask(sock, b"mn\r\n") == b"MN", "no answer")
+            os.rename(log, log + ".1")
+            os.kill(pid, signal.SIGHUP)
+            wait_for(lambda: os.path.exists(log), "no new log after SIGHUP")
+        finally:
+            os.kill(pid, signal.SIGTERM)
+        wait_for(lambda: not os.path.exists("/proc/%d" % pid), "does not end")
+        check(sorted(os.listdir(folder)) == ["log", "log.1"], "left behind: %s" % os.listdir(folder))
+        # TCP, the same way: the listeners must not get the numbers of the standard descriptors.
+        command = " ".join([suite.binary] + AS_NOBODY + ["-d", "-P", path, "-l", "127.0.0.1", "-p", str(port)])
+        done = subprocess.run(["sh", "-c", "%s <&- >&- 2>&-" % command], cwd=folder, timeout=10)
+        check(done.returncode == 0, "exit status %d" % done.returncode)
+        try:
+            check_answers(port)
+        finally:
+            os.kill(int(open(path).read()), signal.SIGTERM)
 
 
 @suite.test
