@@ -95,7 +95,8 @@ index_reclaim_units(struct index *index)
 		((retired >> 32) + 1) << 32, memory_order_acquire, memory_order_relaxed))
 		;
 	synchronize_rcu();
-	for (uint32_t unit = (uint32_t)retired; unit != 0;) {
+	uint64_t count = 0;
+	for (uint32_t unit = (uint32_t)retired; unit != 0; count++) {
 		struct bucket_unit *at = bucket_unit_at(&index->table, unit);
 		uint32_t next = bucket_number_gather(
 			atomic_load_explicit(&at->entries[0], memory_order_relaxed));
@@ -103,6 +104,13 @@ index_reclaim_units(struct index *index)
 		stack_push(index, &index->units_free, unit);
 		unit = next;
 	}
+	atomic_fetch_sub_explicit(&index->units_retired_count, count, memory_order_relaxed);
+}
+
+uint64_t
+index_units_retired(const struct index *index)
+{
+	return atomic_load_explicit(&index->units_retired_count, memory_order_relaxed);
 }
 
 static uint32_t
@@ -195,6 +203,8 @@ chain_take_out_first(struct index *index, struct bucket *bucket)
 
 	bucket_set_link(bucket, unit_next(bucket_unit_at(&index->table, unit)));
 	atomic_fetch_sub_explicit(&index->units_in_chains, 1, memory_order_relaxed);
+	/* First, so that what index_reclaim_units subtracts was added. */
+	atomic_fetch_add_explicit(&index->units_retired_count, 1, memory_order_relaxed);
 	stack_push(index, &index->units_retired, unit);
 }
 

@@ -267,6 +267,9 @@ bool index_grow(struct index *index, unsigned splits, unsigned writer);
  */
 void index_reclaim_units(struct index *index);
 
+/* How many units wait for index_reclaim_units. Cheap: workers ask once a turn. */
+uint64_t index_units_retired(const struct index *index);
+
 /*
  * Makes resident what growth will need next, at most a huge page of buckets and one of units a
  * call: clearing one can take a millisecond, which nobody who inserts or helps should wait for.

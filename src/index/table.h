@@ -45,6 +45,7 @@ struct index {
 	_Atomic uint64_t units_free; /* stack */
 	_Atomic uint64_t
 		units_retired; /* stack: taken out of chains, readers may still be in them */
+	_Atomic uint64_t units_retired_count;
 	alignas(INDEX_LINE) _Atomic int64_t entries;
 	alignas(INDEX_LINE) _Atomic uint64_t retries;
 

@@ -14,6 +14,8 @@
 #define SPLITS_BACKGROUND 64
 #define SPLITS_BEHIND 512 /* the background can't keep up: workers help */
 #define SPLITS_TURN 64	  /* a turn of 256 inserts asks for 37 */
+/* Overflow units taken out of chains for which the grower is woken: 8 KiB, one grace period. */
+#define UNITS_RETIRED 256
 
 static uint64_t
 item_hash(const struct store *store, const struct item *item)
@@ -186,6 +188,13 @@ report_index_bytes(struct store *store)
 	memory_set_outside(store->memory, index_bytes(store->index));
 }
 
+/* Where keys come and go, the index grows by the units that nobody makes usable again. */
+static bool
+units_wait(const struct store *store)
+{
+	return index_units_retired(store->index) >= UNITS_RETIRED;
+}
+
 void
 store_turn_end(struct store_thread *thread)
 {
@@ -195,7 +204,7 @@ store_turn_end(struct store_thread *thread)
 
 	uint64_t lack = store->options.growth ? index_growth_lack(store->index) : 0;
 
-	if (lack == 0)
+	if (lack == 0 && !units_wait(store))
 		return;
 	if (!atomic_exchange_explicit(&store->grow_awake, true, memory_order_acq_rel))
 		store->options.wake(store->options.wake_context);
@@ -225,8 +234,8 @@ store_background_grow(struct store_thread *thread)
 	report_index_bytes(store);
 	if (more)
 		return true;
-	/* Asleep now; whoever finds the table wanting after this wakes us again. */
+	/* Asleep now; whoever finds the table or units wanting after this wakes us again. */
 	atomic_store_explicit(&store->grow_awake, false, memory_order_release);
-	return store->options.growth && index_wants_growth(store->index) &&
+	return ((store->options.growth && index_wants_growth(store->index)) || units_wait(store)) &&
 	       !atomic_exchange_explicit(&store->grow_awake, true, memory_order_acq_rel);
 }

@@ -339,6 +339,54 @@ chains_grow_and_shrink(void **state)
 }
 
 static void
+remove_item(struct index *index, uint32_t item)
+{
+	struct index_locked locked;
+	uint64_t entry;
+	_Atomic uint64_t *slot;
+
+	index_lock(index, hashes[item], 0, &locked);
+	while ((slot = index_locked_next(&locked, &entry)) != NULL &&
+		bucket_entry_offset(entry) != item)
+		;
+	assert_non_null(slot);
+	index_locked_remove(&locked, slot);
+	index_unlock(&locked);
+}
+
+/* Keys come and go, never more than a few: units wait to be used again, and the count says so. */
+static void
+churn_at_constant_population(void **state)
+{
+	struct index *index = make(1000, 8 << 20);
+	uint64_t bytes = stats_of(index).bytes, reclaims = 0;
+
+	(void)state;
+	for (uint32_t round = 0; round < 5000; round++) {
+		uint64_t waiting = index_units_retired(index);
+
+		for (uint32_t i = 0; i < 20; i++) {
+			hashes[i] = (round & 63) | (uint64_t)i << 40;
+			assert_true(insert(index, i, 1));
+		}
+		/* 7 in the bucket, 4 and three times 3 in units. */
+		assert_int_equal(stats_of(index).overflow_units, 4);
+		for (uint32_t i = 0; i < 20; i++)
+			remove_item(index, i);
+		assert_int_equal(stats_of(index).overflow_units, 0);
+		assert_int_equal(index_units_retired(index), waiting + 4);
+		if (index_units_retired(index) < 256)
+			continue;
+		index_reclaim_units(index);
+		assert_int_equal(index_units_retired(index), 0);
+		reclaims++;
+	}
+	assert_int_equal(reclaims, 5000 * 4 / 256);
+	assert_in_range(stats_of(index).bytes - bytes, 1, 32 * 256);
+	index_destroy(index);
+}
+
+static void
 full_area_refuses_and_recovers(void **state)
 {
 	/* The area is rounded up to 2 MiB; the initial buckets leave room for 65408 units. */
@@ -532,6 +580,7 @@ main(void)
 		cmocka_unit_test(insert_find_replace_remove),
 		cmocka_unit_test(unlock_without_change_keeps_hints),
 		cmocka_unit_test(chains_grow_and_shrink),
+		cmocka_unit_test(churn_at_constant_population),
 		cmocka_unit_test(full_area_refuses_and_recovers),
 		cmocka_unit_test(growth_keeps_every_entry),
 		cmocka_unit_test(keyless_growth_stops_after_four_doublings),
