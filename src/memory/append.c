@@ -79,6 +79,8 @@ append_expect(struct segment *segment, uint32_t expiry_s)
 
 	if (expiry > segment->expiry)
 		segment->expiry = expiry;
+	if (expiry < segment->first_expiry)
+		segment->first_expiry = expiry;
 }
 
 static void

@@ -76,6 +76,7 @@ struct segment {
 	uint8_t ttl_class;	   /* from here on: the owner while open, then constant */
 	uint32_t used;
 	uint32_t expiry;       /* latest of its items, EXPIRY_NEVER when one has none */
+	uint32_t first_expiry; /* earliest of them, EXPIRY_NEVER when none has one */
 	uint32_t filling_s;    /* since when items are appended here */
 	_Atomic uint32_t life; /* times taken; under the pool's mutex */
 	uint32_t garbage; /* from here on under the pool's mutex: list that it stands in, 0 none */
@@ -100,7 +101,15 @@ struct memory_thread {
 	unsigned number;
 };
 
-enum job_kind { JOB_NONE, JOB_CLEAR, JOB_COMPACT, JOB_PROBATION, JOB_SCORE, JOB_MERGE };
+enum job_kind {
+	JOB_NONE,
+	JOB_CLEAR,
+	JOB_COMPACT,
+	JOB_PROBATION,
+	JOB_SCORE,
+	JOB_MERGE,
+	JOB_EXPIRE, /* drops what has expired; the rest stays where it is */
+};
 
 /* The piece of reclaim work in progress; whoever holds the token. */
 struct job {
@@ -110,6 +119,8 @@ struct job {
 	uint32_t offset;	   /* bytes into it */
 	uint32_t opened_s;	   /* the oldest source's */
 	enum memory_reason reason; /* why those leave that aren't kept */
+	uint32_t first_expiry;	   /* JOB_EXPIRE: of what stays */
+	uint32_t expired;	   /* JOB_EXPIRE: items found expired */
 	/*
 	 * Merging: reads as seen when scoring, one byte an item in the order of the walk; bytes
 	 * by score; what fits.
@@ -147,7 +158,9 @@ struct memory {
 	uint32_t heap_count;
 	uint32_t bare_from; /* numbers from here on were never used */
 	uint32_t resident, open_count;
-	uint32_t flush_cursor;	  /* sealed segments below: compared with the epoch */
+	uint32_t flush_cursor; /* sealed segments below: compared with the epoch */
+	/* The sweep for expired items: the next segment (0: none goes on), begun, next due. */
+	uint32_t sweep_cursor, sweep_begun_s, sweep_due_s;
 	_Atomic uint32_t used;	  /* neither free nor bare */
 	_Atomic uint32_t allowed; /* segments that the limit leaves */
 	_Atomic uint32_t low, target, reserve;
@@ -255,6 +268,8 @@ unsigned reclaim_merge_width(const struct memory *memory);
 /* Goes on with the job's sources; when the last is done, the job is over. */
 enum step walk_sources(struct memory *memory, uint32_t now_s, struct budget budget);
 enum step walk_scores(struct memory *memory, uint32_t now_s, struct budget budget);
+/* JOB_EXPIRE; at the end the segment is sealed again, in the list that its garbage belongs in. */
+enum step walk_expired(struct memory *memory, uint32_t now_s, struct budget budget);
 /* Seals reclaim's own open segments: those due, or all. */
 unsigned walk_seal_outputs(struct memory *memory, uint32_t now_s, bool all);
 

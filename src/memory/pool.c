@@ -234,6 +234,7 @@ pool_take(struct memory *memory, enum taker taker, enum segment_state state,
 		atomic_store(&s->capacity, memory->segment_bytes);
 		atomic_store(&s->head, 0);
 		s->used = s->expiry = s->garbage = s->heap_at = 0;
+		s->first_expiry = EXPIRY_NEVER;
 		s->published = false;
 		s->life++;
 		atomic_store(&s->state, state);

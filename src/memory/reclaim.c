@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define FLUSH_SCAN 512 /* segments compared with the epoch while the pool's mutex is held */
+#define SWEEP_SCAN 512 /* the same, with the time */
 #define GRACE_BATCH                                                                                \
 	8 /* segments that wait before a grace period is worth while although there is more to do */
 #define LOOK_AT 64 /* segments looked at for one that can be claimed */
@@ -136,6 +137,44 @@ start_compact(struct memory *memory, bool *young)
 	return false;
 }
 
+/*
+ * Without eviction nothing else finds what has expired in a segment where something lives: a sweep
+ * over all segments drops it where it stands, so that it counts as garbage. A segment is walked
+ * once a sweep if an item of it has expired, and sweeps take a fifth of the time where memory is so
+ * large that they take seconds. True while the sweep goes on.
+ */
+static bool
+start_expire(struct memory *memory, uint32_t now_s, bool *young)
+{
+	if (memory->options.evict)
+		return false;
+	if (memory->sweep_cursor == 0) {
+		if (now_s < memory->sweep_due_s)
+			return false;
+		memory->sweep_cursor = 1;
+		memory->sweep_begun_s = now_s;
+	}
+	for (unsigned n = SWEEP_SCAN; n > 0; n--) {
+		if (memory->sweep_cursor >= memory->bare_from) {
+			uint32_t took =
+				now_s > memory->sweep_begun_s ? now_s - memory->sweep_begun_s : 0;
+
+			memory->sweep_cursor = 0;
+			memory->sweep_due_s = now_s + 1 + 4 * took;
+			return false;
+		}
+		uint32_t segment = memory->sweep_cursor++;
+		const struct segment *s = segment_at(memory, segment);
+
+		if (atomic_load(&s->state) == SEGMENT_SEALED && s->first_expiry <= now_s &&
+			start(memory, JOB_EXPIRE, MEMORY_EXPIRED, segment, young)) {
+			memory->job.first_expiry = EXPIRY_NEVER;
+			return true;
+		}
+	}
+	return true;
+}
+
 static bool
 start_probation(struct memory *memory, bool *young)
 {
@@ -203,7 +242,7 @@ choose(struct memory *memory, uint32_t now_s)
 	int64_t ahead = pool_free_count(memory) + memory->grace.count;
 	if (ahead >= pool_target(memory))
 		step = young ? STEP_GRACE : STEP_IDLE;
-	else if (!start_compact(memory, &young) &&
+	else if (!start_compact(memory, &young) && !start_expire(memory, now_s, &young) &&
 		 !(memory->options.evict && start_eviction(memory, &young)))
 		step = young ? STEP_GRACE : STEP_IDLE;
 out:
@@ -218,6 +257,8 @@ reclaim_step(struct memory *memory, uint32_t now_s, struct budget budget)
 		return choose(memory, now_s);
 	if (memory->job.kind == JOB_SCORE)
 		return walk_scores(memory, now_s, budget);
+	if (memory->job.kind == JOB_EXPIRE)
+		return walk_expired(memory, now_s, budget);
 	return walk_sources(memory, now_s, budget);
 }
 
@@ -310,6 +351,11 @@ next_deadline(struct memory *memory, uint32_t now_s)
 		next_s = segment_at(memory, memory->heap[1])->expiry;
 	if (memory->open_count && (next_s == 0 || next_s > now_s + memory->options.seal_age_s))
 		next_s = now_s + memory->options.seal_age_s;
+	/* Full without eviction: time alone may make room. */
+	uint32_t due_s = memory->sweep_due_s > now_s ? memory->sweep_due_s : now_s + 1;
+	if (!memory->options.evict && pool_free_count(memory) < pool_target(memory) &&
+		(next_s == 0 || next_s > due_s))
+		next_s = due_s;
 	pthread_mutex_unlock(&memory->pool);
 	return next_s;
 }

@@ -322,6 +322,36 @@ walk_sources(struct memory *memory, uint32_t now_s, struct budget budget)
 	return STEP_WORKED;
 }
 
+/* --- expired among living --------------------------------------------------------------------- */
+
+enum step
+walk_expired(struct memory *memory, uint32_t now_s, struct budget budget)
+{
+	struct job *job = &memory->job;
+	struct found found;
+
+	for (; budget.items > 0; budget.items--) {
+		if (!find(memory, &found)) {
+			segment_at(memory, found.segment)->first_expiry = job->first_expiry;
+			job->kind = JOB_NONE;
+			pool_unclaim(memory, found.segment);
+			/* Tells that there may be something to compact. */
+			if (job->expired)
+				pool_relist(memory, found.segment);
+			break;
+		}
+		uint32_t expiry = found.item->expiry;
+		if (item_expired(found.item, now_s)) {
+			drop(memory, &found, MEMORY_EXPIRED);
+			job->expired++;
+		} else if (expiry && expiry < job->first_expiry) {
+			job->first_expiry = expiry;
+		}
+		job->offset += found.size;
+	}
+	return STEP_WORKED;
+}
+
 /* --- scores ------------------------------------------------------------------------------- */
 
 /*

@@ -343,6 +343,47 @@ test_no_eviction(void **state)
 }
 
 /*
+ * Without eviction what expires makes room although in each segment something lives on, and memory
+ * asks to be called for it.
+ */
+static void
+test_no_eviction_expiry(void **state)
+{
+	struct fixture f;
+	uint32_t stored = 0, next_s = 0;
+
+	(void)state;
+	store_options(&f.options, &f.store, 8 * MIB, 4);
+	f.options.evict = false;
+	open_fixture(&f, 60000);
+	for (;; stored++)
+		if (set_at(&f, stored % 4, stored, 500, now_s + (stored % 10 ? 6 : 3600), false) !=
+			MEMORY_OK)
+			break;
+	for (unsigned round = 0; round < 3; round++) {
+		uint32_t again = 0, first = stored;
+
+		assert_false(memory_reclaim(f.background, now_s, &next_s));
+		assert_int_equal(next_s, now_s + 1);
+		for (unsigned s = 0; s < 7; s++) {
+			atomic_fetch_add(&now_s, 1);
+			store_settle(&f.store, f.background, now_s);
+		}
+		while (set_at(&f, stored % 4, stored, 500, now_s + (stored % 10 ? 6 : 3600),
+			       false) == MEMORY_OK) {
+			stored++;
+			again++;
+		}
+		assert_in_range(again, 14000 * (7 - round) / 10, 14000);
+		for (uint32_t key = 0; key < first; key += 10)
+			assert_true(store_get(&f.store, key, now_s));
+		store_check(&f.store);
+	}
+	assert_int_equal(f.store.drops[MEMORY_EVICTED], 0);
+	close_fixture(&f);
+}
+
+/*
  * Compaction has an output open when everything is flushed: what lives from then on must not be
  * moved into it. Within one second, so that no upkeep comes between.
  */
@@ -638,6 +679,7 @@ main(void)
 		cmocka_unit_test(test_expiry),
 		cmocka_unit_test(test_pins),
 		cmocka_unit_test(test_no_eviction),
+		cmocka_unit_test(test_no_eviction_expiry),
 		cmocka_unit_test(test_slow_writers),
 		cmocka_unit_test(test_large),
 		cmocka_unit_test(test_limit),
