@@ -133,6 +133,8 @@ most(uint32_t a, uint32_t b)
 void
 pool_set_allowed(struct memory *memory)
 {
+	/* What was stored before by anybody counts: who comes last here has read all of it. */
+	pthread_mutex_lock(&memory->pool);
 	uint64_t limit = READ(memory->limit_bytes), outside = READ(memory->outside_bytes);
 	uint64_t own = (uint64_t)READ(memory->ghost.sets) * GHOST_WAYS * 4 + memory->reads_bytes;
 	uint64_t each =
@@ -153,7 +155,6 @@ pool_set_allowed(struct memory *memory)
 	uint32_t reserve = n < 64 ? 1 : 2;
 	uint32_t low = reserve + most(1, least(n / 16, most(n / 64, memory->options.workers + 1)));
 
-	pthread_mutex_lock(&memory->pool);
 	atomic_store(&memory->allowed, n);
 	atomic_store(&memory->reserve, reserve);
 	atomic_store(&memory->low, low);
