@@ -11,6 +11,8 @@
 
 #define MEMORY_BYTES_MIN (2ull << 20)
 #define VALUE_MAX 4096
+#define SLAB_SIZE_MIN 48
+#define SLAB_SIZES_MAX 62
 
 /*
  * Titles of sections stand in an array of their own, by the line of the file that they were written
@@ -346,6 +348,13 @@ text_alone(const struct option_row *row)
 	return NULL;
 }
 
+/* What no_ in front of a name may stand for. */
+static bool
+may_be_off(const struct option_row *row)
+{
+	return row->kind == OPTION_FLAG || row == &table[OPTION_NUMBER_slab_automove];
+}
+
 static bool
 set_extended_one(struct options *options, const char *item, size_t size, char *error)
 {
@@ -360,6 +369,11 @@ set_extended_one(struct options *options, const char *item, size_t size, char *e
 	if (row->state == OPTION_LATER)
 		return fail(error, "option -o: %.*s is not there yet (%s)",
 			(int)(name_size < 64 ? name_size : 64), item, row->sentence);
+	if (strcmp(text, "no") == 0 && (equals || !may_be_off(row)))
+		return fail(error, "option -o: %.*s: %s", (int)(name_size < 64 ? name_size : 64),
+			item,
+			equals ? "no_ in front takes no value"
+			       : "only what is on or off can be off");
 	if (equals) {
 		if (size - name_size - 1 >= sizeof value)
 			return fail(error, "option -o: the value of %s is too long", row->name);
@@ -442,6 +456,9 @@ parse_long(struct options *options, const char *word, struct words *words, char 
 
 	if (!row || (strcmp(text, "no") == 0 && row->kind != OPTION_FLAG))
 		return fail(error, "there is no option --%.*s", (int)(size < 64 ? size : 64), word);
+	if (word[size] == '=' && strcmp(text, "no") == 0)
+		return fail(error, "option --%.*s: no- in front takes no value",
+			(int)(size < 64 ? size : 64), word);
 	if (word[size] == '=')
 		return set_any(options, row, word + size + 1, error);
 	if (row->kind == OPTION_FLAG)
@@ -538,7 +555,11 @@ parse_line(struct options *options, char *line, char *error)
 		text = "yes";
 	if (!*text && row->kind != OPTION_TEXT)
 		return fail(error, "option %s needs a value", row->name);
-	return set_any(options, row, text, error);
+	if (!set_any(options, row, text, error))
+		return false;
+	if (options->given[OPTION_NUMBER_config])
+		return fail(error, "option config: a configuration file can't name another");
+	return true;
 }
 
 bool
@@ -630,6 +651,44 @@ options_memory_bytes(const struct options *options)
 	return bytes < MEMORY_BYTES_MIN ? MEMORY_BYTES_MIN : bytes;
 }
 
+/* Sizes in ascending order, joined by '-'. */
+static bool
+check_sizes(const struct options *options, char *error)
+{
+	uint64_t most = (uint64_t)options->chunk_kib_max * 1024, size = 0;
+	const char *text = options->slab_sizes;
+	unsigned count = 0;
+
+	while (text) {
+		uint64_t before = size;
+		char *end;
+
+		if (!isdigit((unsigned char)*text))
+			return fail(error,
+				"option --slab-sizes: '%.64s' is not a list of sizes, "
+				"joined by '-'",
+				options->slab_sizes);
+		errno = 0;
+		size = strtoull(text, &end, 10);
+		if (errno != 0 || size < SLAB_SIZE_MIN || size > most || size <= before)
+			return fail(error,
+				"option --slab-sizes: %.*s is not between %d and %llu "
+				"bytes, and above the size before it",
+				(int)(end - text < 64 ? end - text : 64), text, SLAB_SIZE_MIN,
+				(unsigned long long)most);
+		if (++count > SLAB_SIZES_MAX)
+			return fail(
+				error, "option --slab-sizes: more than %d sizes", SLAB_SIZES_MAX);
+		if (*end != '-' && *end)
+			return fail(error,
+				"option --slab-sizes: '%.64s' is not a list of sizes, "
+				"joined by '-'",
+				options->slab_sizes);
+		text = *end ? end + 1 : NULL;
+	}
+	return true;
+}
+
 bool
 options_check(const struct options *options, char error[OPTIONS_ERROR_MAX])
 {
@@ -644,7 +703,7 @@ options_check(const struct options *options, char error[OPTIONS_ERROR_MAX])
 			options->prefix_delimiter);
 	if (options->unix_socket && !*options->unix_socket)
 		return fail(error, "option -s (--unix-socket): the path is empty");
-	return true;
+	return check_sizes(options, error);
 }
 
 void

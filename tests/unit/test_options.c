@@ -174,6 +174,41 @@ test_refusals(void **state)
 	must_not("-z", "-z");
 	must_not("--nosuch=1", "--nosuch");
 	must_not("word", "word");
+	must_not("-o slab_sizes=0", "--slab-sizes");
+	must_not("-o slab_sizes=47", "--slab-sizes");
+	must_not("-o slab_sizes=4294967295", "--slab-sizes");
+	must_not("-o slab_sizes=4294967296-100", "--slab-sizes");
+	must_not("-o slab_sizes=18446744073709551664", "--slab-sizes");
+	must_not("-o slab_sizes=100-100", "--slab-sizes");
+	must_not("-o slab_sizes=200-100", "--slab-sizes");
+	must_not("-o slab_sizes=abc", "--slab-sizes");
+	must_not("-o slab_sizes=100-", "--slab-sizes");
+	must_not("-o slab_sizes=100+200", "--slab-sizes");
+	must_not("-o slab_sizes=524296", "--slab-sizes");
+	must_not("--no-maxconns-fast=yes", "no-maxconns-fast");
+	must_not("-o no_maxconns_fast=yes", "no_maxconns_fast");
+	must_not("-o no_log_file", "no_log_file");
+	must_not("-o no_port", "no_port");
+	must_not("-o no_user", "no_user");
+	must_not("-o no_pidfile", "no_pidfile");
+}
+
+static void
+test_sizes(void **state)
+{
+	struct options options;
+	char line[1024] = "-o slab_sizes=48";
+	size_t used = strlen(line);
+
+	(void)state;
+	must(&options, "-o slab_sizes=48-100-524288");
+	options_free(&options);
+	for (int i = 1; i < 62; i++)
+		used += (size_t)snprintf(line + used, sizeof line - used, "-%d", 48 + 8 * i);
+	must(&options, line);
+	options_free(&options);
+	snprintf(line + used, sizeof line - used, "-1000");
+	must_not(line, "more than 62");
 }
 
 /* What memcached has and this daemon not yet. */
@@ -231,6 +266,10 @@ test_file(void **state)
 	must_not(line, "line 2");
 	write_file(path, "threads\n");
 	must_not(line, "threads needs a value");
+	write_file(path, "threads 2\nconfig = /etc/hostname\n");
+	must_not(line, "line 2: option config");
+	write_file(path, "extended = config=/etc/hostname\n");
+	must_not(line, "line 1: option config");
 	unlink(path);
 	must_not(line, path);
 }
@@ -269,6 +308,7 @@ main(void)
 		cmocka_unit_test(test_forms),
 		cmocka_unit_test(test_extended),
 		cmocka_unit_test(test_refusals),
+		cmocka_unit_test(test_sizes),
 		cmocka_unit_test(test_later),
 		cmocka_unit_test(test_file),
 		cmocka_unit_test(test_help),
