@@ -281,7 +281,10 @@ borrow_body(struct memory_thread *thread, uint32_t now_s, uint32_t bound, uint32
 	if (atomic_fetch_add(&memory->bodies_unfinished, 1) >= bound) {
 		atomic_fetch_sub(&memory->bodies_unfinished, 1);
 		COUNT(memory->waits, 1);
-		atomic_store(&memory->starved, true);
+		atomic_store(&memory->bodies_starved, true);
+		/* Told by who leaves the bound; or at once, by us, who may have left it before. */
+		if (atomic_load(&memory->bodies_unfinished) < bound)
+			tell_bodies_starved(memory);
 		return MEMORY_WAIT;
 	}
 	*segment = pool_take(
@@ -289,6 +292,7 @@ borrow_body(struct memory_thread *thread, uint32_t now_s, uint32_t bound, uint32
 	if (*segment)
 		return MEMORY_OK;
 	atomic_fetch_sub(&memory->bodies_unfinished, 1);
+	tell_bodies_starved(memory);
 	want_more(memory);
 	return no_segment(memory);
 }
