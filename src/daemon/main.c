@@ -47,8 +47,7 @@ on_reopen(int signal)
 {
 	(void)signal;
 	atomic_store(&reopen, true);
-	if (server.acceptor)
-		acceptor_wake(server.acceptor);
+	server_wake(&server);
 }
 
 static void

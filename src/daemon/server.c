@@ -31,6 +31,10 @@
 /* chunks lent to arriving bodies, all workers together */
 #define UPLOAD_BYTES_MAX (8ull << 20)
 #define STOP_SECONDS 10
+/* of the index */
+#define BUCKETS_MIN 64
+#define BUCKET_BYTES 64
+#define BUCKET_ITEMS 8
 
 /* --- waking ------------------------------------------------------------------------------- */
 
@@ -183,6 +187,26 @@ choose_reserve_factor(const struct options *options)
 	return given > least ? given : least;
 }
 
+/*
+ * The index comes out of -m: one asked for that would leave items little gets a quarter of it. 0:
+ * the store chooses.
+ */
+static uint64_t
+choose_buckets(const struct options *options)
+{
+	uint64_t asked = options->hashpower ? (1ull << options->hashpower) / BUCKET_ITEMS : 0,
+		 most = options_memory_bytes(options) / 4 / BUCKET_BYTES, buckets = BUCKETS_MIN;
+
+	if (asked <= most)
+		return asked;
+	while (buckets * 2 <= most)
+		buckets *= 2;
+	log_notice("-o hashpower=%lld: the index begins with room for %llu items, a quarter of the "
+		   "memory",
+		(long long)options->hashpower, (unsigned long long)buckets * BUCKET_ITEMS);
+	return buckets;
+}
+
 static bool
 create_store(struct server *server)
 {
@@ -196,7 +220,7 @@ create_store(struct server *server)
 		.evict = !options->evictions_off,
 		.hugepages = options->hugepages,
 		.cas = !options->cas_off,
-		.buckets_initial = options->hashpower ? (1ull << options->hashpower) / 8 : 0,
+		.buckets_initial = choose_buckets(options),
 		.growth = !options->hashexpand_off,
 		.classes =
 			{
@@ -448,11 +472,19 @@ server_run(struct server *server, const _Atomic bool *leave)
 }
 
 void
+server_wake(struct server *server)
+{
+	struct acceptor *acceptor = atomic_load(&server->acceptor);
+
+	if (acceptor)
+		acceptor_wake(acceptor);
+}
+
+void
 server_stop(struct server *server)
 {
 	atomic_store(&server->stop, true);
-	if (server->acceptor)
-		acceptor_wake(server->acceptor);
+	server_wake(server);
 }
 
 static void
@@ -489,6 +521,8 @@ join_all(struct server *server)
 void
 server_destroy(struct server *server)
 {
+	struct acceptor *acceptor;
+
 	atomic_store(&server->stop, true);
 	if (server->workers)
 		join_all(server);
@@ -504,8 +538,10 @@ server_destroy(struct server *server)
 		admin_destroy(worker->admin);
 	}
 	rcu_unregister();
-	if (server->acceptor)
-		acceptor_destroy(server->acceptor);
+	/* Only this thread is left to run signal handlers. */
+	acceptor = atomic_exchange(&server->acceptor, NULL);
+	if (acceptor)
+		acceptor_destroy(acceptor);
 	free(server->fronts);
 	for (int i = 0; i < BACKGROUNDS; i++)
 		if (server->background[i].store)

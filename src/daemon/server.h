@@ -61,9 +61,9 @@ struct server {
 	struct background background[BACKGROUNDS];
 	struct counters *counters; /* workers', background threads', the acceptor's */
 	unsigned counters_count;
-	struct front **fronts; /* the acceptor's list */
-	struct acceptor *acceptor;
-	struct counters reset; /* sums at the last 'stats reset' */
+	struct front **fronts;		   /* the acceptor's list */
+	struct acceptor *_Atomic acceptor; /* NULL before its end: signal handlers wake it */
+	struct counters reset;		   /* sums at the last 'stats reset' */
 	pthread_mutex_t reset_lock;
 	struct prefixes *prefixes; /* 'stats detail' */
 	_Atomic uint32_t upload_waiters;
@@ -87,6 +87,8 @@ bool server_start(struct server *server);
  * manager's watchdog while all workers advance.
  */
 void server_run(struct server *server, const _Atomic bool *leave);
+/* Signal handlers too: server_run looks at its conditions. */
+void server_wake(struct server *server);
 /* Any thread, and signal handlers: server_run returns. */
 void server_stop(struct server *server);
 /* Ends the threads within a few seconds and frees everything; ends the process when one doesn't. */
