@@ -354,6 +354,7 @@ put_halcyon_memory(struct stats_output *output)
 	PUT(merged_segments);
 	PUT(expired_segments);
 	PUT(flushed_segments);
+	PUT(dead_segments);
 	PUT(compacted_segments);
 	PUT(moved_items);
 	PUT(moved_bytes);
@@ -363,6 +364,7 @@ put_halcyon_memory(struct stats_output *output)
 	PUT(worker_steps);
 	PUT(waits);
 	PUT(pin_refusals);
+	PUT(accounting_errors);
 #undef PUT
 }
 
