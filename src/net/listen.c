@@ -517,10 +517,11 @@ listeners_open_unix(struct listeners *listeners, const struct listen_options *op
 	mask = umask((mode_t)(0777 & ~options->unix_mask));
 	code = bind(listener->fd, (struct sockaddr *)&address, sizeof address);
 	umask(mask);
-	if (code != 0 || listen(listener->fd, options->backlog) != 0)
-		return fail(error, "cannot listen on %s: %s", path, strerror(errno));
-	listeners->unix_path = strdup(path);
-	return true;
+	if (code == 0) {
+		listeners->unix_path = strdup(path);
+		code = listen(listener->fd, options->backlog);
+	}
+	return code == 0 || fail(error, "cannot listen on %s: %s", path, strerror(errno));
 }
 
 void
