@@ -60,6 +60,17 @@ log_open(const char *path)
 }
 
 void
+log_give(unsigned user, unsigned group)
+{
+	int fd = atomic_load(&file);
+	struct stat status;
+
+	if (file_path && fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == 0 &&
+		status.st_nlink == 1 && fchown(fd, user, group) != 0)
+		log_warning("cannot give %s to the user: %s", file_path, strerror(errno));
+}
+
+void
 log_reopen(void)
 {
 	int fd;

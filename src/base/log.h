@@ -22,6 +22,11 @@ enum log_level {
 
 /* Without a path lines go to standard error. False, with errno, when the file can't be opened. */
 bool log_open(const char *path);
+/*
+ * The file becomes the user's that the process is about to become, so that it can be opened anew.
+ * Root's regular files only.
+ */
+void log_give(unsigned user, unsigned group);
 /* Opens the file anew (after a rotation). */
 void log_reopen(void);
 void log_close(void);

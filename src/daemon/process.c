@@ -165,6 +165,7 @@ become_user(const char *name)
 	}
 	if (user->pw_uid == 0)
 		return true;
+	log_give(user->pw_uid, user->pw_gid);
 	if (initgroups(name, user->pw_gid) != 0 || setgid(user->pw_gid) != 0 ||
 		setuid(user->pw_uid) != 0) {
 		log_error("option -u (--user): cannot become %.64s: %s", name, strerror(errno));

@@ -363,6 +363,25 @@ def a_pid_file_in_roots_folder_becomes_empty():
 
 
 @suite.test
+def a_log_that_root_opened_can_be_opened_anew():
+    if os.geteuid() != 0:
+        raise Skip("needs root")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        log = os.path.join(folder, "log")
+        port = free_port()
+        process = start(["-u", "nobody", "--log-file", log, "-l", "127.0.0.1", "-p", port])
+        try:
+            check_answers(port, process)
+            process.send_signal(signal.SIGHUP)
+            time.sleep(0.2)
+        finally:
+            end(process, signal.SIGTERM)
+        text = open(log).read()
+        check("stopping" in text and "cannot" not in text, "the log: %r" % text)
+
+
+@suite.test
 def a_daemon_with_closed_standard_descriptors_and_relative_paths():
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
