@@ -55,15 +55,20 @@ pages_release(void *pages, size_t bytes)
 		munmap(pages, round_up(bytes, page_size()));
 }
 
-void
+/* Of locked pages (mlockall); Linux 5.18. */
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24
+#endif
+
+bool
 pages_decommit(void *pages, size_t bytes)
 {
 	size_t page = page_size();
 	uintptr_t from = round_up((uintptr_t)pages, page);
 	uintptr_t to = ((uintptr_t)pages + bytes) & ~(uintptr_t)(page - 1);
 
-	if (from < to)
-		madvise((void *)from, to - from, MADV_DONTNEED);
+	return from >= to || madvise((void *)from, to - from, MADV_DONTNEED) == 0 ||
+	       madvise((void *)from, to - from, MADV_DONTNEED_LOCKED) == 0;
 }
 
 void

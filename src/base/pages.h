@@ -19,9 +19,9 @@ void pages_release(void *pages, size_t bytes);
 
 /*
  * Gives the whole pages within back; they read as zero afterwards. Any thread; nobody may use
- * them at that moment.
+ * them at that moment. False when the system keeps them.
  */
-void pages_decommit(void *pages, size_t bytes);
+bool pages_decommit(void *pages, size_t bytes);
 
 /*
  * Asks for transparent huge pages, or no longer. Refusal costs nothing but speed and isn't

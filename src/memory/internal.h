@@ -139,7 +139,8 @@ struct memory {
 	uint8_t *tables; /* one range: segments, ghost, faces, heap, reads */
 	size_t tables_bytes, arena_bytes;
 	uint32_t segment_bytes;
-	bool huge_pages; /* explicit ones: nothing is given back */
+	bool huge_pages;	 /* explicit ones: nothing is given back */
+	_Atomic bool pages_stay; /* the system took none back: it isn't asked again */
 	_Atomic uint64_t limit_bytes, outside_bytes;
 	_Atomic uint32_t epoch;
 

@@ -261,7 +261,7 @@ pool_take(struct memory *memory, enum taker taker, enum segment_state state,
 void
 pool_trim(struct memory *memory)
 {
-	if (memory->huge_pages)
+	if (memory->huge_pages || atomic_load(&memory->pages_stay))
 		return;
 	for (;;) {
 		uint32_t segment = 0;
@@ -275,10 +275,17 @@ pool_trim(struct memory *memory)
 		if (!segment)
 			return;
 
-		pages_decommit(memory_address(&memory->arena, segment, 0), memory->segment_bytes);
+		bool bare = pages_decommit(
+			memory_address(&memory->arena, segment, 0), memory->segment_bytes);
 		pthread_mutex_lock(&memory->pool);
-		memory->resident--;
-		list_append(memory, &memory->bare, segment, false);
+		if (bare) {
+			memory->resident--;
+			list_append(memory, &memory->bare, segment, false);
+		} else {
+			atomic_store(&segment_at(memory, segment)->state, SEGMENT_FREE);
+			list_append(memory, &memory->free, segment, false);
+			atomic_store(&memory->pages_stay, true);
+		}
 		pthread_mutex_unlock(&memory->pool);
 	}
 }

@@ -42,19 +42,36 @@ test_touch_and_give_back(void **state)
 
 	memset(pages, 7, 8 * MIB);
 	assert_int_equal(resident(pages, 16 * MIB), 8 * MIB);
-	pages_decommit(pages + 2 * MIB, 3 * MIB);
+	assert_true(pages_decommit(pages + 2 * MIB, 3 * MIB));
 	assert_int_equal(resident(pages, 16 * MIB), 5 * MIB);
 	assert_int_equal(pages[2 * MIB - 1], 7);
 	assert_int_equal(pages[2 * MIB], 0);
 	assert_int_equal(pages[5 * MIB], 7);
 
 	/* Only whole pages within are given back. */
-	pages_decommit(pages + 1, 100);
+	assert_true(pages_decommit(pages + 1, 100));
 	pages_decommit(pages + 5 * MIB + 1, 2 * 4096 - 2);
 	assert_int_equal(pages[50], 7);
 	assert_int_equal(pages[5 * MIB], 7);
 	assert_int_equal(pages[5 * MIB + 4096], 7);
 	pages_release(pages, 65536 * MIB);
+}
+
+/* Locked pages are given back too, or it is told that they aren't. */
+static void
+test_locked(void **state)
+{
+	uint8_t *pages = pages_reserve(MIB, 4096);
+
+	(void)state;
+	assert_non_null(pages);
+	if (mlock(pages, 4096) != 0) {
+		pages_release(pages, MIB);
+		skip();
+	}
+	memset(pages, 7, 4096);
+	assert_int_equal(pages[0], pages_decommit(pages, 4096) ? 0 : 7);
+	pages_release(pages, MIB);
 }
 
 static void
@@ -93,6 +110,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_touch_and_give_back),
+		cmocka_unit_test(test_locked),
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_huge),
 	};
