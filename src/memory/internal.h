@@ -28,6 +28,7 @@
 #define PROBATION_SHARE 10 /* probation is this part of memory */
 #define TTL_CLASSES 4
 #define GENERATIONS 2
+#define TRIM_SEGMENTS 8			     /* given back in a call: a millisecond at most */
 #define OPEN_MAX (GENERATIONS * TTL_CLASSES) /* open segments of one appender */
 
 /*
@@ -221,8 +222,11 @@ void pool_unclaim(struct memory *memory, uint32_t segment);
  */
 void pool_release(struct memory *memory, uint32_t segment);
 uint32_t pool_free_ready(struct memory *memory);
-/* Gives pages back until the resident segments are within the limit, or none is free. */
-void pool_trim(struct memory *memory);
+/*
+ * Gives pages back until the resident segments are within the limit, or none is free; of a few
+ * segments a call, since each takes long. True: there may be more.
+ */
+bool pool_trim(struct memory *memory);
 /* Allowed segments and watermarks, from the limit. */
 void pool_set_allowed(struct memory *memory);
 /* Free segments that the limit allows, negative when over it. */

@@ -268,9 +268,9 @@ memory_set_outside(struct memory *memory, uint64_t bytes)
 	if (atomic_exchange(&memory->outside_bytes, bytes) == bytes)
 		return;
 	pool_set_allowed(memory);
-	pool_trim(memory);
+	bool more = pool_trim(memory);
 	atomic_store(&memory->exhausted, false);
-	if (pool_free_count(memory) < pool_low(memory))
+	if (more || pool_free_count(memory) < pool_low(memory))
 		pool_wake(memory);
 }
 

@@ -258,12 +258,12 @@ pool_take(struct memory *memory, enum taker taker, enum segment_state state,
 	return segment;
 }
 
-void
+bool
 pool_trim(struct memory *memory)
 {
 	if (memory->huge_pages || atomic_load(&memory->pages_stay))
-		return;
-	for (;;) {
+		return false;
+	for (unsigned n = TRIM_SEGMENTS; n > 0; n--) {
 		uint32_t segment = 0;
 
 		pthread_mutex_lock(&memory->pool);
@@ -273,7 +273,7 @@ pool_trim(struct memory *memory)
 		}
 		pthread_mutex_unlock(&memory->pool);
 		if (!segment)
-			return;
+			return false;
 
 		bool bare = pages_decommit(
 			memory_address(&memory->arena, segment, 0), memory->segment_bytes);
@@ -288,6 +288,7 @@ pool_trim(struct memory *memory)
 		}
 		pthread_mutex_unlock(&memory->pool);
 	}
+	return true;
 }
 
 /* --- sealed segments ---------------------------------------------------------------------- */
@@ -473,8 +474,8 @@ pool_free_ready(struct memory *memory)
 		}
 	pthread_mutex_unlock(&memory->pool);
 
-	if (freed)
-		pool_trim(memory);
+	if (freed && pool_trim(memory))
+		pool_wake(memory);
 	if (freed && pool_free_count(memory) > 0) {
 		atomic_store(&memory->exhausted, false);
 		pool_tell_starved(memory);

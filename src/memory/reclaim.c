@@ -386,7 +386,8 @@ memory_reclaim(struct memory_thread *thread, uint32_t now_s, uint32_t *next_s)
 		wait_for_grace(memory);
 		return true;
 	}
-	if (step == STEP_WORKED)
+	/* What a change of the limit left to give back. */
+	if (pool_trim(memory) || step == STEP_WORKED)
 		return true;
 	if (!reclaim_token_take(memory))
 		return true;

@@ -513,6 +513,31 @@ test_limit(void **state)
 }
 
 /* More workers than memory allows open segments: they share, and each can still set. */
+/* Free segments that a lower limit leaves no room for are given back a few at a time. */
+static void
+test_limit_in_steps(void **state)
+{
+	struct fixture f;
+	uint64_t before, after;
+
+	(void)state;
+	store_options(&f.options, &f.store, 64 * MIB, 1);
+	open_fixture(&f, 60000);
+	for (uint32_t key = 0; key < 60000; key++)
+		set_at(&f, 0, key, 1000, 0, false);
+	memory_flush(f.store.memory);
+	store_settle(&f.store, f.background, now_s);
+	before = stats_of(&f).resident_bytes;
+	assert_true(before > 50 * MIB);
+
+	assert_true(memory_set_limit(f.store.memory, 24 * MIB));
+	after = stats_of(&f).resident_bytes;
+	assert_int_equal(after, before - 8 * stats_of(&f).segment_bytes);
+	store_settle(&f.store, f.background, now_s);
+	assert_in_range(stats_of(&f).resident_bytes, 20 * MIB, 24 * MIB);
+	close_fixture(&f);
+}
+
 static void
 test_shared_appenders(void **state)
 {
@@ -683,6 +708,7 @@ main(void)
 		cmocka_unit_test(test_slow_writers),
 		cmocka_unit_test(test_large),
 		cmocka_unit_test(test_limit),
+		cmocka_unit_test(test_limit_in_steps),
 		cmocka_unit_test(test_shared_appenders),
 		cmocka_unit_test(test_observer),
 		cmocka_unit_test(test_bounded),
