@@ -56,7 +56,10 @@ ask_for_huge_pages(struct memory *memory)
 {
 	size_t bytes = (memory->options.limit_bytes + PAGES_HUGE - 1) & ~(PAGES_HUGE - 1);
 
-	if (memory->options.hugepages && pages_take_huge(memory->arena.base, bytes))
+	/* Not past the arena's end: what a last part of a huge page holds has small ones. */
+	if (bytes > memory->arena_bytes)
+		bytes = memory->arena_bytes & ~(PAGES_HUGE - 1);
+	if (memory->options.hugepages && bytes > 0 && pages_take_huge(memory->arena.base, bytes))
 		memory->huge_pages = true;
 	else
 		pages_advise_huge(memory->arena.base, memory->arena_bytes, true);

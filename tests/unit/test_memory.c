@@ -512,7 +512,6 @@ test_limit(void **state)
 	close_fixture(&f);
 }
 
-/* More workers than memory allows open segments: they share, and each can still set. */
 /* Free segments that a lower limit leaves no room for are given back a few at a time. */
 static void
 test_limit_in_steps(void **state)
@@ -538,6 +537,7 @@ test_limit_in_steps(void **state)
 	close_fixture(&f);
 }
 
+/* More workers than memory allows open segments: they share, and each can still set. */
 static void
 test_shared_appenders(void **state)
 {
