@@ -6,6 +6,7 @@
 #include "daemon/stats_output.h"
 
 #include "base/clock.h"
+#include "index/index.h"
 #include "memory/memory.h"
 
 #include <stdio.h>
@@ -13,7 +14,8 @@
 #include <string.h>
 
 #define WALK_ITEMS_MAX (1u << 20) /* a walk runs within one worker's turn */
-#define SIZE_STEP 32		  /* bytes, of the histogram */
+#define WALK_BUCKETS_MAX (4u << 20)
+#define SIZE_STEP 32 /* bytes, of the histogram */
 #define SIZE_STEPS 32768
 #define DUMP_BYTES_MAX (2u << 20)
 
@@ -142,6 +144,31 @@ bytes_of(const struct worker *worker, const struct store_view *view)
 		item_client_flags(view->item), !worker->server->options->cas_off);
 }
 
+static uint64_t
+count_items(const struct stats_output *output)
+{
+	uint64_t items = 0;
+
+	for (unsigned id = 1; id < SIZE_CLASSES; id++)
+		items += CLASS(&output->now, id, number);
+	return items;
+}
+
+/*
+ * Whether a walk meets its bound of items, or the index's end, before too many buckets: few items
+ * in a large index are far apart.
+ */
+static bool
+walk_is_short(const struct stats_output *output, uint64_t items)
+{
+	struct index_stats index;
+
+	store_get_index_stats(output->worker->server->store, &index);
+	if (items > WALK_ITEMS_MAX)
+		return index.buckets / items <= WALK_BUCKETS_MAX / WALK_ITEMS_MAX;
+	return index.buckets <= WALK_BUCKETS_MAX;
+}
+
 struct size_walk {
 	const struct worker *worker;
 	uint32_t *counts;
@@ -169,19 +196,17 @@ put_size(struct stats_output *output, uint64_t bytes, uint64_t count)
 }
 
 /*
- * Exact up to a million items; beyond, by size class, because nobody else would be served while
- * they are walked over.
+ * Exact up to a million items, unless they stand in an index of millions of buckets; beyond, by
+ * size class, because nobody else would be served while they are walked over.
  */
 void
 stats_sizes(struct stats_output *output)
 {
 	const struct classes *classes = store_classes(output->worker->server->store);
 	struct size_walk walk = {.worker = output->worker};
-	uint64_t items = 0;
+	uint64_t items = count_items(output);
 
-	for (unsigned id = 1; id < SIZE_CLASSES; id++)
-		items += CLASS(&output->now, id, number);
-	if (items < WALK_ITEMS_MAX)
+	if (items < WALK_ITEMS_MAX && walk_is_short(output, items))
 		walk.counts = calloc(SIZE_STEPS, sizeof *walk.counts);
 	if (walk.counts) {
 		store_walk(engine_store_thread(output->worker->engine), count_size, &walk);
@@ -241,6 +266,7 @@ read_number(struct slice *words, uint64_t *number)
 	return digits > 0 && (words->size == 0 || *words->data == ' ');
 }
 
+/* Nothing is dumped where the walk would take too long. */
 bool
 stats_cachedump(struct stats_output *output, struct slice words)
 {
@@ -252,7 +278,8 @@ stats_cachedump(struct stats_output *output, struct slice words)
 		return false;
 	walk.id = (uint32_t)id;
 	walk.left = limit ? limit : UINT64_MAX;
-	store_walk(engine_store_thread(output->worker->engine), dump_item, &walk);
+	if (walk_is_short(output, count_items(output)))
+		store_walk(engine_store_thread(output->worker->engine), dump_item, &walk);
 	output->failed = !engine_text_put(output->text, "END\r\n", 5);
 	return true;
 }
