@@ -5,8 +5,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <urcu-qsbr.h>
 
 #include <cmocka.h>
@@ -544,6 +546,53 @@ reads_counter(void **state)
 	assert_int_equal(slot, bucket_entry_make(1, 2, 3));
 }
 
+static bool
+count_entry(void *context, uint64_t entry)
+{
+	uint32_t *visits = context;
+
+	assert_int_equal(bucket_entry_segment(entry), 1);
+	++*visits;
+	return true;
+}
+
+static uint64_t
+resident_bytes(void)
+{
+	FILE *file = fopen("/proc/self/statm", "r");
+	unsigned long long total, resident;
+
+	assert_non_null(file);
+	assert_int_equal(fscanf(file, "%llu %llu", &total, &resident), 2);
+	fclose(file);
+	return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Walking a large table with little in it finds that, and doesn't commit the rest. */
+static void
+walk_commits_nothing(void **state)
+{
+	struct index_options options = {.buckets_initial = 1 << 20,
+		.bytes_max = 128 << 20,
+		.entries_per_bucket = 7.5,
+		.keys = &keys};
+	struct index *index = index_create(&options);
+	uint32_t visits = 0;
+
+	(void)state;
+	assert_non_null(index);
+	for (uint32_t i = 0; i < 50; i++) {
+		hashes[i] = 99 | (uint64_t)i << 40;
+		assert_true(insert(index, i, 1));
+	}
+	uint64_t before = resident_bytes();
+
+	index_walk(index, 0, count_entry, &visits);
+	assert_int_equal(visits, 50);
+	assert_in_range(resident_bytes(), 0, before + (16 << 20));
+	index_destroy(index);
+}
+
 static void
 impossible_options(void **state)
 {
@@ -586,6 +635,7 @@ main(void)
 		cmocka_unit_test(keyless_growth_stops_after_four_doublings),
 		cmocka_unit_test(hints_fall_when_the_home_moves),
 		cmocka_unit_test(reads_counter),
+		cmocka_unit_test(walk_commits_nothing),
 		cmocka_unit_test(impossible_options),
 	};
 
