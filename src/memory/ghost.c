@@ -39,7 +39,8 @@ ghost_insert(struct ghost *ghost, uint64_t hash)
 		return;
 	uint64_t tick = (uint64_t)atomic_load_explicit(&ghost->sets, memory_order_relaxed) *
 			GHOST_WAYS / 64;
-	uint32_t time = (uint32_t)(ghost->inserted++ / (tick ? tick : 1)) & 0xff, oldest = 0;
+	uint64_t inserted = atomic_fetch_add_explicit(&ghost->inserted, 1, memory_order_relaxed);
+	uint32_t time = (uint32_t)(inserted / (tick ? tick : 1)) & 0xff, oldest = 0;
 
 	for (unsigned i = 0; i < GHOST_WAYS; i++) {
 		uint32_t word = atomic_load_explicit(&set[i], memory_order_relaxed);

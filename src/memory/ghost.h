@@ -7,8 +7,7 @@
  *
  *	word:	| time 8 | tag 24 (never 0) |	0: empty
  *
- * One thread inserts at a time; any takes. Words are changed by relaxed compare-exchange; losing
- * one costs a hint.
+ * Any thread inserts and takes. Words are changed one by one and relaxed; losing one costs a hint.
  */
 #ifndef MEMORY_GHOST_H
 #define MEMORY_GHOST_H
@@ -23,7 +22,7 @@
 struct ghost {
 	_Atomic uint32_t *words; /* constant */
 	_Atomic uint32_t sets;	 /* 0: remembers nothing */
-	uint64_t inserted;	 /* the inserting thread */
+	_Atomic uint64_t inserted;
 };
 
 /* words: zeroed, room for the most sets that there will ever be. */

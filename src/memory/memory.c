@@ -9,7 +9,8 @@
 
 #define SEGMENT_SHIFT_MIN 16
 #define SEGMENT_SHIFT_MAX 21
-#define HEAD_BYTES 512 /* of an item's header, longest key and trailer, at most */
+#define SEGMENTS_MAX ((1u << 22) - 1) /* an index entry's 22 bits, of which the last marks a link */
+#define HEAD_BYTES 512		      /* of an item's header, longest key and trailer, at most */
 
 /*
  * The arena, and what there is for each segment, in one reserved range each; both are committed
@@ -84,9 +85,9 @@ memory_create(const struct memory_options *options)
 		shift++;
 	memory->arena.segment_shift = shift;
 	memory->segment_bytes = 1u << shift;
-	/* Number 0 is never used; 22 bits is what an index entry holds. */
+	/* Number 0 is never used. */
 	uint64_t n = (options->limit_bytes * options->reserve_factor >> shift) + 1;
-	memory->arena.segments_max = n > 1u << 22 ? 1u << 22 : n < 64 ? 64 : (uint32_t)n;
+	memory->arena.segments_max = n > SEGMENTS_MAX ? SEGMENTS_MAX : n < 64 ? 64 : (uint32_t)n;
 	atomic_init(&memory->limit_bytes, options->limit_bytes);
 	atomic_init(&memory->epoch, 1);
 	memory->flush_cursor = UINT32_MAX;
@@ -208,6 +209,13 @@ memory_ghost_take(struct memory *memory, uint64_t hash)
 		return false;
 	COUNT(memory->ghost_hits, 1);
 	return true;
+}
+
+void
+memory_ghost_put(struct memory *memory, uint64_t hash)
+{
+	ghost_insert(&memory->ghost, hash);
+	atomic_fetch_sub_explicit(&memory->ghost_hits, 1, memory_order_relaxed);
 }
 
 /* --- pins --------------------------------------------------------------------------------- */

@@ -185,6 +185,8 @@ void memory_dead(struct memory *memory, uint32_t segment, uint32_t bytes);
 
 /* True (once) when the key's hash left probation not long ago; forgets it. Any thread. */
 bool memory_ghost_take(struct memory *memory, uint64_t hash);
+/* Remembers what was taken, when the append that it was for has to be tried again. Any thread. */
+void memory_ghost_put(struct memory *memory, uint64_t hash);
 
 /* --- large values ------------------------------------------------------------------------- */
 

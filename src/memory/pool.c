@@ -366,11 +366,12 @@ pool_seal(struct memory *memory, uint32_t segment, bool full)
 	s->stamp = atomic_load(&memory->grace_begun);
 	memory->open_count--;
 	enlist_locked(memory, segment);
-	bool earliest = memory->heap_count && memory->heap[1] == segment;
+	bool earliest = memory->heap_count && memory->heap[1] == segment, garbage = s->garbage;
 	pthread_mutex_unlock(&memory->pool);
 
-	/* The background sleeps until the earliest expiry that it knows. */
-	if (earliest)
+	/* The background sleeps until the earliest expiry that it knows, or has nothing to free. */
+	bool freeable = garbage && atomic_exchange(&memory->exhausted, false);
+	if (earliest || freeable)
 		pool_wake(memory);
 	const struct memory_observer *observer = memory->options.observer;
 	if (observer && observer->sealed)

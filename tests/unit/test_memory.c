@@ -203,6 +203,30 @@ test_ghost(void **state)
 		assert_false(ghost_take(&ghost, store_random(&random)));
 }
 
+/* What is put back can be taken once more, and counts once. */
+static void
+test_ghost_put(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	store_options(&f.options, &f.store, 4 * MIB, 1);
+	open_fixture(&f, 8000);
+	for (uint32_t key = 0; key < 8000; key++)
+		set_at(&f, 0, key, 1000, 0, false);
+	uint32_t key = 0;
+	while (key < 8000 && !memory_ghost_take(f.store.memory, store_hash(key)))
+		key++;
+	assert_int_not_equal(key, 8000);
+	assert_int_equal(stats_of(&f).ghost_hits, 1);
+	memory_ghost_put(f.store.memory, store_hash(key));
+	assert_int_equal(stats_of(&f).ghost_hits, 0);
+	assert_true(memory_ghost_take(f.store.memory, store_hash(key)));
+	assert_false(memory_ghost_take(f.store.memory, store_hash(key)));
+	assert_int_equal(stats_of(&f).ghost_hits, 1);
+	close_fixture(&f);
+}
+
 /*
  * A flush kills everything at once; the background clears it away, segment by segment, and all
  * memory is free again.
@@ -699,6 +723,7 @@ main(void)
 		cmocka_unit_test(test_head_fits),
 		cmocka_unit_test(test_set_get_delete),
 		cmocka_unit_test(test_eviction),
+		cmocka_unit_test(test_ghost_put),
 		cmocka_unit_test(test_flush),
 		cmocka_unit_test(test_flush_between_moves),
 		cmocka_unit_test(test_expiry),
