@@ -349,8 +349,11 @@ replace(struct change *change)
 	main = change->slot ? change->view.main : memory_ghost_take(memory, change->locked.hash);
 	status = memory_append(
 		thread->memory, bytes, change->draft.expiry_s, main, thread->now_s, &place);
-	if (status != MEMORY_OK)
+	if (status != MEMORY_OK) {
+		if (main && !change->slot)
+			memory_ghost_put(memory, change->locked.hash);
 		return refuse(change, status, borrowed);
+	}
 	write_item(change, &place, thread->segments, count);
 	memory_append_done(thread->memory, &place);
 	/*
