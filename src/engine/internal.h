@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The engine's own structs, for its files: engine.c (the stages of a batch), command.c (what each
- * verb does), upload.c (bodies that arrive in pieces).
+ * The engine's own structs, for its files: engine.c (the stages of a batch), command.c (who runs
+ * which verb; what the verbs' files share is in verbs.h), upload.c (bodies that arrive in pieces).
  */
 #ifndef ENGINE_INTERNAL_H
 #define ENGINE_INTERNAL_H

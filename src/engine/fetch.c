@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Fetching: get, gat, mg, me. */
+#include "engine/verbs.h"
+
+/* Is the item stale, or (R) soon over, so that one client shall make it anew? */
+bool
+fetch_win_due(
+	const struct engine *engine, const struct request *request, const struct store_view *view)
+{
+	if (view->kinds & ITEM_STALE)
+		return true;
+	return (request->options & REQUEST_RECACHE) && view->item->expiry != 0 &&
+	       store_ttl_s(engine->time.unix_ns, view->item->expiry) < request->recache_ttl;
+}
+
+/* mg N: an empty item for the one client that will fill it. */
+static enum store_action
+decide_vivify(void *context, const struct store_view *current, enum store_found found,
+	struct store_draft *draft)
+{
+	struct deciding *deciding = context;
+	const struct request *request = deciding->request;
+
+	(void)found;
+	deciding->present = current != NULL;
+	if (current) {
+		deciding->view = *current;
+		return STORE_KEEP;
+	}
+	draft->expiry_s = store_expiry(deciding->engine->time.unix_ns, request->vivify_ttl);
+	draft->key_binary = command_key_is_binary(request);
+	draft->win_sent = true;
+	command_draft_cas(request, draft);
+	return STORE_REPLACE;
+}
+
+/* Stale, or soon over: exactly one client is told to make it anew. */
+static void
+settle_win(struct engine *engine, const struct request *request, struct store_view *view,
+	struct reply *reply)
+{
+	reply->stale = view->kinds & ITEM_STALE;
+	reply->win_sent = view->soft & ITEM_SOFT_WIN;
+	if (reply->win_sent || !fetch_win_due(engine, request, view))
+		return;
+	reply->won = store_take_win(engine->thread, view, request->hash);
+	reply->win_sent = !reply->won;
+	/* As the word stands now: what counts the access compares with it. */
+	if (reply->won)
+		view->soft |= ITEM_SOFT_WIN;
+}
+
+static void
+reply_from_view(struct engine *engine, const struct request *request, const struct store_view *view,
+	struct reply *reply)
+{
+	reply->status = STATUS_HIT;
+	reply->client_flags = item_client_flags(view->item);
+	reply->cas = item_cas(view->item);
+	reply->value_size = view->value_size;
+	reply->key = request->key;
+	reply->key_size = request->key_size;
+	reply->key_binary = view->kinds & ITEM_KEY_BINARY;
+	reply->fetched = view->soft & ITEM_SOFT_FETCHED;
+	reply->last_access_s = store_last_access_s(engine->thread, view);
+	reply->ttl_s = store_ttl_s(engine->time.unix_ns, view->item->expiry);
+	if (request->options & REQUEST_VALUE_WANTED) {
+		reply->pieces = engine->pieces;
+		reply->piece_count = store_pieces(engine->store, view, engine->pieces);
+	}
+}
+
+static void
+count_fetch(struct engine *engine, const struct request *request, enum store_found found,
+	const struct store_view *view)
+{
+	struct counters *counters = engine->counters;
+	bool touch = request->options & REQUEST_TTL, hit = found == STORE_PRESENT;
+
+	counter_add(&counters->cmd_get, 1);
+	counter_add(hit ? &counters->get_hits : &counters->get_misses, 1);
+	counter_add(&counters->get_expired, found == STORE_EXPIRED);
+	counter_add(&counters->get_flushed, found == STORE_FLUSHED);
+	if (touch) {
+		counter_add(&counters->cmd_touch, 1);
+		counter_add(hit ? &counters->touch_hits : &counters->touch_misses, 1);
+	}
+	if (hit) {
+		uint32_t id = command_class_of_view(engine, view);
+
+		counter_add(
+			touch ? &counters->classes[id].touch_hits : &counters->classes[id].get_hits,
+			1);
+	}
+}
+
+/* A miss that may be turned into a placeholder. False: it must wait. */
+static bool
+fetch_miss(struct deciding *deciding, enum store_found found)
+{
+	struct engine *engine = deciding->engine;
+	const struct request *request = deciding->request;
+	struct reply *reply = deciding->reply;
+
+	reply->status = STATUS_MISS;
+	if (request->options & REQUEST_VIVIFY) {
+		switch (command_change(deciding, decide_vivify)) {
+		case STORE_WAIT:
+			return false;
+		case STORE_NO_MEMORY:
+			counter_add(&engine->counters->store_no_memory, 1);
+			reply->status = STATUS_NO_MEMORY;
+			break;
+		case STORE_DONE:
+			if (deciding->present) { /* somebody else was first, just now */
+				settle_win(engine, request, &deciding->view, reply);
+				reply_from_view(engine, request, &deciding->view, reply);
+				break;
+			}
+			counter_add(&engine->counters->total_items, 1);
+			reply->status = STATUS_HIT;
+			reply->won = true;
+			reply->key_binary = request->options & REQUEST_KEY_BINARY;
+			reply->ttl_s = store_ttl_s(engine->time.unix_ns,
+				store_expiry(engine->time.unix_ns, request->vivify_ttl));
+			break;
+		}
+	}
+	count_fetch(engine, request, found == STORE_PRESENT ? STORE_ABSENT : found, NULL);
+	return true;
+}
+
+bool
+fetch_run(struct deciding *deciding)
+{
+	struct engine *engine = deciding->engine;
+	struct slot *slot = deciding->slot;
+	const struct request *request = deciding->request;
+	const struct store_hint hint = {
+		slot->hint_number, slot->hint_entry, slot->hint_slot, slot->hint_version};
+	struct store_view *view = &deciding->view;
+	enum store_found found;
+	bool stale_hint;
+
+	found = store_find(engine->thread, request->key, request->key_size, request->hash,
+		slot->hinted ? &hint : NULL, view, &stale_hint);
+	counter_add(&engine->counters->batch_hints_stale, stale_hint);
+	if (found == STORE_PRESENT && (request->options & REQUEST_TTL)) {
+		/*
+		 * The value that is answered is the one whose time was changed: as the decision saw
+		 * it.
+		 */
+		enum store_status status = command_change(deciding, command_decide_touch);
+
+		if (status == STORE_WAIT)
+			return false;
+		deciding->won &= status == STORE_DONE;
+		deciding->rewritten &= status == STORE_DONE;
+		found = deciding->present ? STORE_PRESENT : STORE_ABSENT;
+	}
+	if (found != STORE_PRESENT)
+		return fetch_miss(deciding, found);
+	if (deciding->won) {
+		deciding->reply->stale = view->kinds & ITEM_STALE;
+		deciding->reply->won = true;
+	} else if (request->protocol == PROTOCOL_META) {
+		settle_win(engine, request, view, deciding->reply);
+	}
+	reply_from_view(engine, request, view, deciding->reply);
+	/* Where there was no memory for a new item, the old one's time to live stays. */
+	if (deciding->rewritten)
+		deciding->reply->ttl_s = store_ttl_s(
+			engine->time.unix_ns, store_expiry(engine->time.unix_ns, request->exptime));
+	else if (!(request->options & REQUEST_NO_BUMP))
+		store_accessed(engine->thread, view);
+	count_fetch(engine, request, STORE_PRESENT, view);
+	return true;
+}
+
+/* me: what is known about an item; leaves no trace. */
+bool
+fetch_inspect(struct deciding *deciding)
+{
+	struct engine *engine = deciding->engine;
+	const struct request *request = deciding->request;
+	struct reply *reply = deciding->reply;
+	struct store_view *view = &deciding->view;
+
+	reply->status = STATUS_MISS;
+	if (store_find(engine->thread, request->key, request->key_size, request->hash, NULL, view,
+		    NULL) != STORE_PRESENT)
+		return true;
+	reply_from_view(engine, request, view, reply);
+	reply->size_class = (uint8_t)command_class_of_view(engine, view);
+	reply->item_bytes = classes_item_bytes(
+		request->key_size, view->value_size, reply->client_flags, reply->cas != 0);
+	return true;
+}
