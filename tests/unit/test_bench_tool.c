@@ -165,15 +165,37 @@ replies_are_cut_from_any_piece(void **state)
 {
 	static const char stream[] =
 		"VALUE key 0 5\r\nab\r\nc\r\nVALUE k2 0 0\r\n\r\nEND\r\nSTORED\r\n"
-		"NOT_STORED\r\nERROR\r\nSERVER_ERROR out of memory storing object\r\n";
-	static const enum reply_kind kinds[] = {REPLY_VALUE, REPLY_VALUE, REPLY_END, REPLY_STORED,
-		REPLY_NOT_STORED, REPLY_ERROR, REPLY_REFUSED};
+		"NOT_STORED\r\nERROR\r\nSERVER_ERROR out of memory storing object\r\n"
+		"VALUE key 7 1\r\na\r\nEND\r\nTOUCHED\r\nNOT_FOUND\r\n1000000001\r\n"
+		"NOT_FOUND\r\nSTORED\r\nDELETED\r\nNOT_FOUND\r\n";
+	static const struct {
+		enum operation operation;
+		enum reply_kind kind;
+		bool last;
+	} cases[] = {
+		{OPERATION_GET, REPLY_VALUE, false},
+		{OPERATION_GET, REPLY_VALUE, false},
+		{OPERATION_GET, REPLY_END, true},
+		{OPERATION_SET, REPLY_DONE, true},
+		{OPERATION_SET, REPLY_NOT_STORED, true},
+		{OPERATION_GET, REPLY_ERROR, true},
+		{OPERATION_SET, REPLY_REFUSED, true},
+		{OPERATION_GAT, REPLY_VALUE, false},
+		{OPERATION_GAT, REPLY_END, true},
+		{OPERATION_TOUCH, REPLY_DONE, true},
+		{OPERATION_TOUCH, REPLY_MISS, true},
+		{OPERATION_INCR, REPLY_NUMBER, true},
+		{OPERATION_INCR, REPLY_MISS, true},
+		{OPERATION_APPEND, REPLY_DONE, true},
+		{OPERATION_DELETE, REPLY_DONE, true},
+		{OPERATION_DELETE, REPLY_MISS, true},
+	};
 	const struct protocol *protocol = protocol_text();
 	size_t at = 0, wanted;
 	struct reply reply;
 
 	(void)state;
-	for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
 		size_t size = 1;
 		char *piece = NULL;
 		for (;; size++) {
@@ -182,11 +204,13 @@ replies_are_cut_from_any_piece(void **state)
 			 */
 			piece = realloc(piece, size);
 			memcpy(piece, stream + at, size);
-			size_t used = protocol->parse(piece, size, &reply, &wanted);
+			size_t used = protocol->parse(
+				piece, size, cases[i].operation, 1, &reply, &wanted);
 			if (used == 0)
 				continue;
 			assert_int_equal(used, size);
-			assert_int_equal(reply.kind, kinds[i]);
+			assert_int_equal(reply.kind, cases[i].kind);
+			assert_int_equal(reply.last, cases[i].last);
 			break;
 		}
 		if (i == 0) {
@@ -198,11 +222,13 @@ replies_are_cut_from_any_piece(void **state)
 	}
 	assert_int_equal(at, sizeof stream - 1);
 	static const char *const broken[] = {"\r\n", "\n", "END\n", "ENDE\r\n",
-		"VALUE k 0 1\r\nabc\r\n", "VALUE k 0\r\n", "VALUE k 0 x\r\n", "VALUE k 1 0\r\n\r\n",
+		"VALUE k 0 1\r\nabc\r\n", "VALUE k 0\r\n", "VALUE k 0 x\r\n",
+		"VALUE k -1 0\r\n\r\n", "STORED\r\n", "TOUCHED\r\n", "12\r\n",
 		"HTTP/1.1 200 OK\r\n"};
 	for (unsigned i = 0; i < sizeof broken / sizeof *broken; i++) {
-		assert_int_not_equal(
-			protocol->parse(broken[i], strlen(broken[i]), &reply, &wanted), 0);
+		assert_int_not_equal(protocol->parse(broken[i], strlen(broken[i]), OPERATION_GET, 1,
+					     &reply, &wanted),
+			0);
 		assert_int_equal(reply.kind, REPLY_BROKEN);
 	}
 }

@@ -169,7 +169,8 @@ add_set(struct client *client, struct connection *connection, char *at, uint64_t
 			atomic_load_explicit(&workload->sent[key], memory_order_relaxed) + 1;
 		atomic_store_explicit(&workload->sent[key], asked->version, memory_order_release);
 	}
-	return client->shared->protocol->write_set(workload, at, asked->key, asked->version);
+	struct request request = {OPERATION_SET, asked->key, asked->version, 0};
+	return client->shared->protocol->write(workload, at, &request);
 }
 
 static char *
@@ -312,7 +313,7 @@ take_value(struct client *client, struct slot *slot, const struct asked *asked,
 	struct workload *workload = client->shared->workload;
 	unsigned i = slot->answered;
 
-	if (slot->is_set || reply->key_size != workload->key_size)
+	if (reply->key_size != workload->key_size || reply->flags != workload->flags)
 		return false;
 	for (; i < slot->keys; i++) {
 		char key[WORKLOAD_KEY_SIZE_MAX];
@@ -358,15 +359,15 @@ take_reply(struct client *client, struct connection *connection, const struct re
 		connection->asked + (size_t)connection->head * client->shared->options->multiget;
 	switch (reply->kind) {
 	case REPLY_VALUE:
-		return take_value(client, slot, asked, reply);
-	case REPLY_END:
-		if (slot->is_set)
+		if (!take_value(client, slot, asked, reply))
 			return false;
+		if (!reply->last)
+			return true;
+		break;
+	case REPLY_END:
 		note_misses(client, asked + slot->answered, slot->keys - slot->answered);
 		break;
-	case REPLY_STORED:
-		if (!slot->is_set)
-			return false;
+	case REPLY_DONE:
 		if (workload->acked)
 			atomic_store_explicit(
 				&workload->acked[asked->key], asked->version, memory_order_release);
@@ -400,7 +401,10 @@ take_replies(struct client *client, struct connection *connection, const char *a
 
 	*wanted = 0;
 	while (size > 0) {
-		size_t used = client->shared->protocol->parse(at, size, &reply, wanted);
+		const struct slot *slot = &connection->slots[connection->head];
+		size_t used = client->shared->protocol->parse(at, size,
+			connection->under_way && slot->is_set ? OPERATION_SET : OPERATION_GET,
+			connection->under_way ? slot->keys : 1, &reply, wanted);
 		if (used == 0)
 			break;
 		if (!take_reply(client, connection, &reply, now)) {
@@ -547,7 +551,7 @@ client_create(struct client_shared *shared, unsigned first, unsigned count, char
 	const struct options *options = shared->options;
 	struct client *client = calloc(1, sizeof *client);
 	size_t request_size =
-		shared->protocol->set_size_max(shared->workload) + options->value_size.second;
+		shared->protocol->request_size_max(shared->workload) + options->value_size.second;
 	size_t get_size =
 		shared->protocol->get_size_max(shared->workload, (unsigned)options->multiget);
 

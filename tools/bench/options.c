@@ -20,7 +20,7 @@ static const struct optable_row rows[] = {
 	{"pipeline", 'P', "N", OPTABLE_NUMBER, FIELD(pipeline), 1, 10000, "1",
 		"requests that a connection has under way at once"},
 	{"multiget", 'g', "N", OPTABLE_NUMBER, FIELD(multiget), 1, 1000, "1", "keys in each get"},
-	{"keys", 'k', "N", OPTABLE_NUMBER, FIELD(keys), 1, 4000 * MILLIONS, "100000",
+	{"keys", 'k', "N", OPTABLE_NUMBER, FIELD(keys), 1, 1000 * MILLIONS, "100000",
 		"different keys"},
 	{"key-size", 'K', "BYTES", OPTABLE_NUMBER, FIELD(key_size), 1, WORKLOAD_KEY_SIZE_MAX, "16",
 		"bytes of each key"},

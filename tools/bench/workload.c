@@ -73,7 +73,7 @@ workload_destroy(struct workload *workload)
 }
 
 void
-workload_write_key(const struct workload *workload, char *at, uint64_t key)
+workload_write_key(const struct workload *workload, char *at, uint32_t key)
 {
 	static const char pairs[] =
 		"00010203040506070809101112131415161718192021222324252627282930313233343536373839"
@@ -83,6 +83,10 @@ workload_write_key(const struct workload *workload, char *at, uint64_t key)
 	char *end = at + workload->key_size;
 
 	memcpy(at, workload->key_head, workload->key_size - digits);
+	if (key >= WORKLOAD_NUMBERS) {
+		*at = key & WORKLOAD_COUNTER ? '+' : '&';
+		key &= WORKLOAD_NUMBERS - 1;
+	}
 	for (; digits >= 2; digits -= 2, key /= 100) {
 		end -= 2;
 		memcpy(end, pairs + 2 * (key % 100), 2);
@@ -96,6 +100,8 @@ workload_value_size(const struct workload *workload, uint64_t key, uint32_t vers
 {
 	uint64_t spread = workload->value_size_max - workload->value_size_min;
 
+	if (key & WORKLOAD_COUNTER)
+		return WORKLOAD_COUNTER_SIZE;
 	if (spread == 0)
 		return workload->value_size_min;
 	return workload->value_size_min + workload_below(hash(workload, ~key, version), spread + 1);
@@ -124,6 +130,10 @@ void
 workload_write_value(
 	const struct workload *workload, char *at, uint64_t size, uint64_t key, uint32_t version)
 {
+	if (key & WORKLOAD_COUNTER) {
+		memcpy(at, "1000000000", WORKLOAD_COUNTER_SIZE);
+		return;
+	}
 	if (workload->sample) {
 		memcpy(at, workload->sample + key % SAMPLE_EXTRA, size);
 		return;

@@ -17,6 +17,10 @@
  * The writer raises sent before it writes to the socket and acked when it has read the reply; a
  * reader loads acked before it sends and sent after it has the answer. acked 0 says that the key
  * was not stored in this run.
+ *
+ * Keys are known by number. Those of the key space are 0 .. keys - 1, those of a scan follow. What
+ * can't be read as a value of that kind has names of its own, told by the number's two highest
+ * bits: the key that is incremented holds a decimal number, the key that is appended to grows.
  */
 #ifndef TOOLS_BENCH_WORKLOAD_H
 #define TOOLS_BENCH_WORKLOAD_H
@@ -26,12 +30,17 @@
 #include <stdatomic.h>
 
 #define WORKLOAD_KEY_SIZE_MAX 250
+#define WORKLOAD_NUMBERS (UINT32_C(1) << 30) /* key space and scans together */
+#define WORKLOAD_COUNTER (UINT32_C(1) << 31) /* with a key's number: its counter */
+#define WORKLOAD_TAIL (UINT32_C(1) << 30)    /* with a key's number: what is appended to */
+#define WORKLOAD_COUNTER_SIZE 10	     /* digits that a counter starts with */
 
 struct workload {
 	uint64_t keys;
 	uint64_t seed;
 	unsigned key_size;
 	unsigned key_digits;
+	uint32_t flags;			      /* client flags of each value */
 	char key_head[WORKLOAD_KEY_SIZE_MAX]; /* what stands before the digits */
 	uint64_t value_size_min;
 	uint64_t value_size_max;
@@ -56,8 +65,8 @@ void workload_destroy(struct workload *workload);
 /* Decimal digits that the highest key number takes. */
 unsigned workload_key_digits(uint64_t keys);
 
-/* Write the key_size bytes of a key; the head may be there already (see protocol text). */
-void workload_write_key(const struct workload *workload, char *at, uint64_t key);
+/* Write the key_size bytes of a key. */
+void workload_write_key(const struct workload *workload, char *at, uint32_t key);
 
 uint64_t workload_value_size(const struct workload *workload, uint64_t key, uint32_t version);
 
