@@ -48,8 +48,8 @@ void draw_keys_destroy(struct draw_keys **keys);
  * 0 .. keys - 1 at every step, and the same in all processes, whatever their seed.
  *
  * Neighbours in rank are no neighbours in number: rank r has place r * a mod keys, where a is near
- * keys / 1.618 and has no divisor in common with keys (golden section: the n most popular keys are
- * about evenly spaced).
+ * keys / 1.618 and has no divisor in common with keys (golden section: of many keys the few most
+ * popular are about evenly spaced).
  *
  * A step moves a 64th of all ranks. Ranks are dealt to m groups, rank r to group r mod m, where m
  * is keys / 64 (below 8192 keys: keys / slots, where slots is keys / 128, but at least 2), so that
