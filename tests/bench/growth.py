@@ -3,7 +3,7 @@
 """Fills one server with small items, 20 million unless told otherwise, and prints what that cost: how long the index
 stood still to grow, by the server's own clock, and the longest that a client waited.
 
-    tests/bench/growth.py [--items N] [--threads N] [--megabytes N] [SERVER]
+    tests/bench/growth.py [--items N] [--threads N] [--megabytes N] [--json] [SERVER]
 
 Exit status 1 when items were lost or a step of growth took a millisecond of CPU. Where threads outnumber the cores, its
 time by the wall holds what else the core did meanwhile."""
@@ -22,6 +22,7 @@ from common import MemoryWatch, Running  # noqa: E402
 PAUSE_LIMIT_US = 1000
 KEY_SIZE = 16
 VALUE_SIZE = 10
+BYTES_AN_ITEM = 80  # of -m: 48 in a segment, up to 14 of index, and room
 
 
 def main():
@@ -30,12 +31,14 @@ def main():
     parser.add_argument("--bench", default=os.environ.get("HALCYON_BENCH"))
     parser.add_argument("--items", type=int, default=20000000)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--megabytes", type=int, default=4096)
+    parser.add_argument("--megabytes", type=int, help="-m (80 bytes an item, at least 256)")
+    parser.add_argument("--json", action="store_true", help="print figures as JSON, no table")
     arguments = parser.parse_args()
+    megabytes = arguments.megabytes or max(256, arguments.items * BYTES_AN_ITEM >> 20)
     if not arguments.server:
         parser.error("no server: give its path, or set HALCYOND")
     bench = arguments.bench or os.path.join(os.path.dirname(os.path.abspath(arguments.server)), "halcyon-bench")
-    options = ["-m", str(arguments.megabytes), "-t", str(arguments.threads)]
+    options = ["-m", str(megabytes), "-t", str(arguments.threads)]
     with Running(os.path.abspath(arguments.server), options, "unix") as server:
         with MemoryWatch(server.pid) as watch:
             command = [bench, "--json", "--socket", server.path, "--keys", str(arguments.items), "--key-size",
@@ -62,13 +65,17 @@ def main():
         ("resident memory", "%.0f MiB, %.1f bytes an item" % (
             watch.highest_kib / 1024, watch.highest_kib * 1024 / arguments.items)),
     ]
-    for name, value in rows:
-        print("| %-30s | %-32s |" % (name, value))
+    if arguments.json:
+        print(json.dumps({"fill": fill, "read": read, "stats": stats, "own": own, "megabytes": megabytes,
+                          "resident_highest": watch.highest_kib * 1024, "pause_cpu_us": pause and int(pause)}))
+    else:
+        for name, value in rows:
+            print("| %-30s | %-32s |" % (name, value))
     good = int(stats["curr_items"]) == arguments.items and stats["evictions"] == "0" and read["misses"] == 0
     if not good:
-        print("growth: items are missing")
+        print("growth: items are missing", file=sys.stderr)
     if pause is not None and float(pause) >= PAUSE_LIMIT_US:
-        print("growth: a step of %s us; %d us is the limit" % (pause, PAUSE_LIMIT_US))
+        print("growth: a step of %s us; %d us is the limit" % (pause, PAUSE_LIMIT_US), file=sys.stderr)
         good = False
     return 0 if good else 1
 

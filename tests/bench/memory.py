@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""Memory and hit ratio, Halcyon beside memcached at equal -m in one run: a table with what each row must reach, and the
+same as JSON. Never a gate: it fails only when a server does.
+
+    tests/bench/memory.py [--quick] [--only PART[,PART]] [--rounds N] [--json FILE]
+
+$HALCYOND, $HALCYON_BENCH and $MEMCACHED name the programs (memcached: else the installed one). Parts: items, resident,
+misses, index, growth. --quick takes a quarter of the memory and of the keys, and few requests: to see that it works."""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+
+import memory_index
+import memory_items
+import memory_misses
+import memory_resident
+from memory_lib import ServerError, Table, machine_facts, say, version_of
+
+PARTS = {
+    "items": memory_items.run,
+    "resident": memory_resident.run,
+    "misses": memory_misses.run,
+    "index": memory_index.run_cost,
+    "growth": memory_index.run_growth,
+}
+
+
+class Context:
+    """Programs and sizes of this run."""
+
+    def __init__(self, arguments):
+        here = os.path.dirname(os.path.abspath(__file__))
+        self.source = os.environ.get("top_srcdir") or os.path.join(here, "..", "..")
+        self.halcyond = os.path.abspath(arguments.halcyond)
+        self.build = os.environ.get("top_builddir") or os.path.dirname(self.halcyond)
+        self.bench = os.path.abspath(arguments.bench or os.path.join(self.build, "halcyon-bench"))
+        self.memcached = arguments.memcached
+        self.rounds = arguments.rounds
+        self.only_workload = arguments.workload
+        quick = arguments.quick
+        self.megabytes = arguments.megabytes or (64 if quick else 256)
+        self.keys = arguments.keys or (750000 if quick else 3000000)
+        self.warmup = arguments.warmup or (1500000 if quick else 15000000)
+        self.requests = arguments.requests or (500000 if quick else 5000000)
+        self.item_megabytes = (64,) if quick else (64, 76, 91, 108)
+        self.resident_megabytes = 64 if quick else 256
+        self.growth_items = arguments.growth_items or (2000000 if quick else 20000000)
+        # TTLs from a fifth of to 1.5 times what a full cache takes to be replaced, by a clock that the pace sets.
+        self.ttl_rate = 50000 if quick else 200000
+        self.ttl_s = (5, 30)
+        self.shift = self.keys // 3
+
+    def servers(self):
+        return (("halcyon", self.halcyond), ("memcached", self.memcached))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--halcyond", default=os.environ.get("HALCYOND"))
+    parser.add_argument("--bench", default=os.environ.get("HALCYON_BENCH"))
+    parser.add_argument("--memcached", default=os.environ.get("MEMCACHED") or shutil.which("memcached"))
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas")
+    parser.add_argument("--workload", help="misses: only workloads whose name contains this")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int, default=1, help="misses: seeds; the median of the ratios counts")
+    parser.add_argument("--megabytes", type=int, help="misses: -m of both (256)")
+    parser.add_argument("--keys", type=int, help="misses: keys (3000000)")
+    parser.add_argument("--warmup", type=int, help="misses: requests before counting (15000000)")
+    parser.add_argument("--requests", type=int, help="misses: requests counted (5000000)")
+    parser.add_argument("--growth-items", type=int, help="growth: items (20000000)")
+    parser.add_argument("--json", help="write every figure here")
+    arguments = parser.parse_args()
+    if not arguments.halcyond:
+        parser.error("no server: set HALCYOND")
+    if not arguments.memcached or not os.access(arguments.memcached, os.X_OK):
+        say("no memcached to compare with: set MEMCACHED to its path")
+        return 0
+    context, table, parts = Context(arguments), Table(), arguments.only.split(",")
+    for part in parts:
+        if part not in PARTS:
+            parser.error("no part %s" % part)
+    versions = {"halcyon": version_of(context.halcyond), "memcached": version_of(context.memcached)}
+    facts = machine_facts()
+    say("halcyond %s beside memcached %s; %s, %s cores, %s" % (
+        versions["halcyon"], versions["memcached"], facts["processor"] or facts["system"], facts["cores"],
+        facts["memory"]))
+    status = 0
+    for part in parts:
+        try:
+            PARTS[part](context, table)
+        except (ServerError, OSError, RuntimeError) as reason:
+            say("%s: %s" % (part, reason))
+            status = 1
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as out:
+            json.dump({"machine": facts, "versions": versions, "arguments": sys.argv[1:], "rows": table.rows}, out, indent=1)
+            out.write("\n")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
