@@ -154,6 +154,8 @@ make_limits(struct server *server)
 	limits->connections_max = (uint32_t)server->options->connections_max;
 	limits->line_bytes_max = LINE_BYTES_MAX;
 	limits->window_bytes_max = WINDOW_BYTES_MAX;
+	/* All fronts together at most an eighth beyond. */
+	limits->window_slack_bytes = WINDOW_BYTES_MAX / 8 / server->options->threads;
 	limits->held_bytes_max = HELD_BYTES_MAX;
 	limits->output_bytes_max = OUTPUT_BYTES_MAX;
 	limits->output_bytes_each = OUTPUT_BYTES_EACH;

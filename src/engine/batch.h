@@ -20,6 +20,7 @@
 #include "base/slice.h"
 #include "proto/request.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -29,7 +30,10 @@
 
 enum slot_stage { SLOT_FIND, SLOT_EXECUTE, SLOT_WAITING, SLOT_DONE };
 
-/* One request of a batch, and how far it has come. */
+/*
+ * One request of a batch, and how far it has come: three cache lines. What is rarely touched stands
+ * beside the slots, in struct batch.
+ */
 struct slot {
 	struct request request;
 	uint64_t hint_number; /* accel_find's result: home bucket, */
@@ -41,12 +45,14 @@ struct slot {
 	bool hinted;
 	struct upload *upload; /* the body, when it came in pieces */
 	/*
-	 * where the stream and its parser stood before this request; NULL: not to be parsed again
+	 * where the stream stood before this request; NULL: not to be parsed again. Its parser
+	 * stood as a new one does, or as batch.parser_before says.
 	 */
 	const uint8_t *input_before;
-	struct parser parser_before;
-	uint8_t key_decoded[KEY_SIZE_MAX + 6];
-};
+	bool parser_kept;
+} __attribute__((aligned(64)));
+
+static_assert(sizeof(struct slot) <= 192, "a slot has three cache lines");
 
 /*
  * A stream's part of a batch: a run of neighbouring slots, in the order in which its requests came.
@@ -89,6 +95,9 @@ struct batch {
 	bool again;
 	struct reply_out *out; /* the worker's: reset at each run, valid until front_send returns */
 	struct slot slots[BATCH_SLOTS];
+	struct parser parser_before[BATCH_SLOTS]; /* of slots with parser_kept */
+	/* where a request's key stands when its bytes came in another form, or from an upload */
+	uint8_t key_decoded[BATCH_SLOTS][KEY_SIZE_MAX + 6];
 };
 
 /* What a stream wants of its front when the batch gives it back. */

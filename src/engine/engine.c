@@ -175,7 +175,7 @@ parse_upload(struct engine *engine, struct batch *batch, uint32_t index, struct 
 	struct stream *stream = batch->runs[index].stream;
 
 	slot->input_before = NULL;
-	switch (upload_advance(engine, stream, slot)) {
+	switch (upload_advance(engine, stream, slot, batch->key_decoded[batch->slot_count])) {
 	case UPLOAD_DONE:
 	case UPLOAD_SKIP:
 		add_slot(batch, index);
@@ -187,6 +187,16 @@ parse_upload(struct engine *engine, struct batch *batch, uint32_t index, struct 
 		return false;
 	}
 	return false;
+}
+
+/*
+ * Between two requests a parser mostly knows no more than the protocol. (What it has scanned
+ * without finding a line's end is found again.)
+ */
+static bool
+parser_holds_state(const struct parser *parser)
+{
+	return parser->multiget_open || parser->swallow || parser->protocol == PROTOCOL_UNKNOWN;
 }
 
 /*
@@ -203,9 +213,11 @@ parse_window(struct engine *engine, struct batch *batch, uint32_t index, struct 
 	engine->limits.datagram = stream->datagram;
 	slot->upload = NULL;
 	slot->input_before = stream->input;
-	slot->parser_before = stream->parser;
+	slot->parser_kept = parser_holds_state(&stream->parser);
+	if (slot->parser_kept)
+		batch->parser_before[batch->slot_count] = stream->parser;
 	switch (request_parse(&stream->parser, &engine->limits, stream->input, stream->input_size,
-		&consumed, &slot->request, slot->key_decoded)) {
+		&consumed, &slot->request, batch->key_decoded[batch->slot_count])) {
 	case PARSE_REQUEST:
 		consume(stream, consumed);
 		stream->last_command = slot->request.command;
@@ -292,6 +304,8 @@ find_all(struct engine *engine, struct batch *batch)
 		if (batch->slots[i].stage != SLOT_FIND || !wants_key(request))
 			continue;
 		engine->finds[n].key = request->key;
+		engine->finds[n].value_ahead =
+			request->options & REQUEST_VALUE_WANTED ? OUT_COPY_MAX : 0;
 		engine->finds[n++].key_size = request->key_size;
 	}
 	if (n == 0)
@@ -383,7 +397,8 @@ give_back_requests(struct batch *batch, struct batch_run *run)
 			return;
 	stream->input_size += (size_t)(stream->input - next->input_before);
 	stream->input = next->input_before;
-	stream->parser = next->parser_before;
+	stream->parser = next->parser_kept ? batch->parser_before[run->slot_next]
+					   : (struct parser){.protocol = stream->parser.protocol};
 	stream->wish = STREAM_READ;
 	stream->wanted = 0;
 	stream->more = true;

@@ -117,7 +117,9 @@ enum upload_status {
  * out: slot holds a refusal.
  */
 bool upload_begin(struct engine *engine, struct stream *stream, struct slot *slot);
-enum upload_status upload_advance(struct engine *engine, struct stream *stream, struct slot *slot);
+/* key_decoded: room for the key of a request whose upload ends here. */
+enum upload_status upload_advance(
+	struct engine *engine, struct stream *stream, struct slot *slot, uint8_t *key_decoded);
 /*
  * Gives back what no item owns now, and the upload itself (with it the key and the flags of its
  * request).

@@ -256,7 +256,7 @@ finish(struct engine *engine, struct upload *upload, struct slot *slot)
  * gets its error at once.
  */
 static enum upload_status
-skip_aborted(struct engine *engine, struct upload *upload, struct slot *slot)
+skip_aborted(struct engine *engine, struct upload *upload, struct slot *slot, uint8_t *key_decoded)
 {
 	struct stream *stream = upload->stream;
 
@@ -265,8 +265,8 @@ skip_aborted(struct engine *engine, struct upload *upload, struct slot *slot)
 	stream->parser.swallow = upload->request.body_size + upload->end_size - upload->received;
 	slot->request = upload->request;
 	slot->request.status = upload->full ? STATUS_NO_MEMORY : STATUS_NO_MEMORY_READ;
-	memcpy(slot->key_decoded, upload->request.key, upload->request.key_size);
-	slot->request.key = slot->key_decoded;
+	memcpy(key_decoded, upload->request.key, upload->request.key_size);
+	slot->request.key = key_decoded;
 	slot->request.arguments = slice_make(NULL, 0);
 	slot->upload = NULL;
 	stream->upload = NULL;
@@ -276,7 +276,8 @@ skip_aborted(struct engine *engine, struct upload *upload, struct slot *slot)
 }
 
 enum upload_status
-upload_advance(struct engine *engine, struct stream *stream, struct slot *slot)
+upload_advance(
+	struct engine *engine, struct stream *stream, struct slot *slot, uint8_t *key_decoded)
 {
 	struct upload *upload = stream->upload;
 
@@ -318,7 +319,8 @@ upload_advance(struct engine *engine, struct stream *stream, struct slot *slot)
 		stream->input_size -= n;
 		took(engine, upload, n);
 	}
-	return upload->aborted ? skip_aborted(engine, upload, slot) : finish(engine, upload, slot);
+	return upload->aborted ? skip_aborted(engine, upload, slot, key_decoded)
+			       : finish(engine, upload, slot);
 }
 
 /*

@@ -184,6 +184,7 @@ event_wait(struct front *base, int timeout_ms)
 	struct event_front *front = event_front(base);
 	int idle_ms = event_idle_due_ms(front);
 
+	event_windows_publish(front);
 	if (front->doomed || udp_pending(front) || (front->ready_count > 0 && !front->starved))
 		timeout_ms = 0;
 	if (front->starved && (timeout_ms < 0 || timeout_ms > STARVED_MS))

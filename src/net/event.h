@@ -31,6 +31,8 @@ struct event_limits {
 	uint64_t line_bytes_max; /* a read buffer may grow to this for a long line */
 	/* read buffers lent: beyond, nothing new is read until some come back */
 	uint64_t window_bytes_max;
+	/* a front may have lent so much more, or less, than window_bytes says */
+	uint64_t window_slack_bytes;
 	/* unfinished requests: beyond, the connection that left one longest is closed */
 	uint64_t held_bytes_max;
 	/* copies of what peers didn't take: beyond, such a connection is closed */

@@ -32,11 +32,28 @@
 
 /* --- windows ------------------------------------------------------------------------------ */
 
+void
+event_windows_publish(struct event_front *front)
+{
+	if (front->windows_uncounted == 0)
+		return;
+	atomic_fetch_add_explicit(&front->limits->window_bytes, (uint64_t)front->windows_uncounted,
+		memory_order_relaxed);
+	front->windows_uncounted = 0;
+}
+
+/*
+ * Most windows are lent and returned within a turn: what all fronts share is written only when the
+ * difference has become large, and before the front sleeps.
+ */
 static void
 count_windows(struct event_front *front, int64_t bytes)
 {
-	atomic_fetch_add_explicit(
-		&front->limits->window_bytes, (uint64_t)bytes, memory_order_relaxed);
+	int64_t slack = (int64_t)front->limits->window_slack_bytes;
+
+	front->windows_uncounted += bytes;
+	if (front->windows_uncounted > slack || front->windows_uncounted < -slack)
+		event_windows_publish(front);
 }
 
 static uint8_t *
@@ -80,8 +97,9 @@ set_held(struct connection *connection, size_t bytes)
 {
 	struct event_front *front = connection->front;
 
-	atomic_fetch_add_explicit(
-		&front->limits->held_bytes, bytes - connection->held_bytes, memory_order_relaxed);
+	if (bytes != connection->held_bytes)
+		atomic_fetch_add_explicit(&front->limits->held_bytes,
+			bytes - connection->held_bytes, memory_order_relaxed);
 	connection->held_bytes = bytes;
 	if (bytes)
 		link_renew(&front->holders, &connection->holder);

@@ -97,6 +97,7 @@ struct event_front {
 	struct link idle, holders, blocked;
 	uint8_t *windows; /* spare read buffers, linked through their first bytes */
 	uint32_t window_count, window_spare;
+	int64_t windows_uncounted; /* bytes lent that limits.window_bytes doesn't know of yet */
 
 	pthread_mutex_t lock; /* of all */
 	struct link all;
@@ -172,6 +173,8 @@ void connection_return(struct connection *connection);
 /* All its leftovers have been written. */
 void connection_drained(struct connection *connection);
 void event_reap(struct event_front *front);
+/* Adds this front's lent windows to what all fronts share. */
+void event_windows_publish(struct event_front *front);
 bool event_receive(struct front *front, struct batch *batch);
 void event_resume(struct front *front, struct stream *stream);
 /* When the next idle connection is due: milliseconds, -1 for none. */

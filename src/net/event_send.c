@@ -209,7 +209,11 @@ write_pieces(struct connection *connection, struct iovec *pieces, uint32_t count
 	while (count > 0) {
 		size_t chunk = count < IOV_MAX ? count : IOV_MAX, bytes = bytes_of(pieces, chunk);
 		struct msghdr message = {.msg_iov = pieces, .msg_iovlen = chunk};
-		ssize_t n = sendmsg(connection->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+		/* Replies with small values are one piece, which the kernel takes with less ado. */
+		ssize_t n = count == 1 ? send(connection->fd, pieces->iov_base, pieces->iov_len,
+						 MSG_NOSIGNAL | MSG_DONTWAIT)
+				       : sendmsg(connection->fd, &message,
+						 MSG_NOSIGNAL | MSG_DONTWAIT);
 
 		if (n < 0) {
 			if (errno == EINTR)
