@@ -227,8 +227,8 @@ draw_keys_destroy(struct draw_keys **keys)
 }
 
 /*
- * rank * factor mod keys without a division: the quotient is off by one at most (V. Shoup, NTL), for
- * both are below 2^32.
+ * rank * factor mod keys without a division: the quotient is off by one at most, for both factors
+ * are below 2^32 (V. Shoup's multiplication by a constant, as in NTL).
  */
 static inline uint64_t
 place_of_rank(const struct draw_keys *keys, uint64_t rank)
