@@ -46,7 +46,11 @@ struct accel_request {
 	uint64_t entry;		/* 0: none; 'reads' as it stood */
 	_Atomic uint64_t *slot; /* where entry was seen; NULL: none */
 	uint32_t version;	/* of the bucket when the scan began that gave this answer */
-	uint32_t pad;
+	/*
+	 * The caller's: how many bytes of a small value it will read at once (0: none), so that they
+	 * may be loaded ahead. Changes no answer.
+	 */
+	uint32_t value_ahead;
 };
 
 /*

@@ -366,6 +366,16 @@ bucket_match_vector(const hd_atomic64 *words, uint32_t count, uint32_t tag)
 }
 #endif
 
+HD_FUNCTION uint32_t
+bucket_match(const hd_atomic64 *words, uint32_t count, uint32_t tag)
+{
+#ifdef BUCKET_VECTOR
+	return bucket_match_vector(words, count, tag);
+#else
+	return bucket_match_scalar(words, count, tag);
+#endif
+}
+
 /* Does this entry fit the look-up's tag, in all its forms? */
 HD_FUNCTION int
 bucket_find_fits(const struct bucket_find *find, uint64_t entry)
@@ -379,13 +389,8 @@ bucket_find_match(const struct bucket_find *find, const hd_atomic64 *words, uint
 {
 	uint32_t matches = 0;
 
-	if (find->lost == 0 && find->tag == find->tag_before) {
-#ifdef BUCKET_VECTOR
-		return bucket_match_vector(words, count, find->tag);
-#else
-		return bucket_match_scalar(words, count, find->tag);
-#endif
-	}
+	if (find->lost == 0 && find->tag == find->tag_before)
+		return bucket_match(words, count, find->tag);
 	for (uint32_t i = 0; i < count; i++)
 		matches |= (uint32_t)bucket_find_fits(find, hd_load_acquire(&words[i])) << i;
 	return matches;

@@ -26,6 +26,7 @@
 #define STORE_ITEM_HD_H
 
 #include "base/hd.h"
+#include "base/short_hd.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -187,7 +188,7 @@ item_size(const struct item *item)
 HD_FUNCTION int
 item_has_key(const struct item *item, const uint8_t *key, uint32_t key_size)
 {
-	return item_key_size(item) == key_size && hd_equal(item_key(item), key, key_size);
+	return item_key_size(item) == key_size && short_equal(item_key(item), key, key_size);
 }
 
 /* Expired at this instant? now_s: whole Unix seconds that have passed. */

@@ -234,12 +234,13 @@ answers_are_the_plain_ones(void **state)
 		memset(&requests[i], 0xee, sizeof requests[i]);
 		requests[i].key = bytes[i];
 		requests[i].key_size = key_make(i, bytes[i]);
-		requests[i].pad = 0;
+		requests[i].value_ahead = i % 4 * 150;
 	}
 	run(world, requests, 2 * ITEMS);
 	for (uint32_t i = 0; i < 2 * ITEMS; i++) {
 		struct accel_request wanted = plain(world, requests[i].key, requests[i].key_size);
 
+		wanted.value_ahead = i % 4 * 150;
 		assert_memory_equal(&requests[i], &wanted, sizeof wanted);
 		hits += wanted.found == ACCEL_HIT;
 		elsewhere += wanted.found == ACCEL_UNVERIFIED;
