@@ -58,6 +58,7 @@ make_parts(struct engine *engine)
 {
 	uint32_t pieces_max = store_pieces_max(engine->store);
 
+	engine->pieces_max = pieces_max;
 	engine->thread =
 		store_thread_create(engine->store, engine->options.worker, engine->counters);
 	engine->accel_state = engine->accel->create(&(struct accel_options){
@@ -148,16 +149,27 @@ engine_batch_return(struct engine *engine, struct batch **batch)
 
 /* --- parse -------------------------------------------------------------------------------- */
 
-static struct slot *
-add_slot(struct batch *batch, uint32_t run)
+/* The slot that was filled is one of the run's; its key will be found with those of all others. */
+static void
+add_slot(struct engine *engine, struct batch *batch, uint32_t run)
 {
-	struct slot *slot = &batch->slots[batch->slot_count++];
+	struct slot *slot = &batch->slots[batch->slot_count];
+	const struct request *request = &slot->request;
 
-	slot->stage = SLOT_FIND;
+	slot->stage = SLOT_EXECUTE;
 	slot->run = (uint16_t)run;
 	slot->hinted = false;
+	if (request->key_size > 0 && request->verb <= VERB_INSPECT) {
+		struct accel_request *find = &engine->finds[engine->find_count];
+
+		slot->stage = SLOT_FIND;
+		find->key = request->key;
+		find->key_size = request->key_size;
+		find->value_ahead = request->options & REQUEST_VALUE_WANTED ? OUT_COPY_MAX : 0;
+		engine->find_slots[engine->find_count++] = (uint16_t)batch->slot_count;
+	}
+	batch->slot_count++;
 	batch->runs[run].slot_count++;
-	return slot;
 }
 
 static void
@@ -178,7 +190,7 @@ parse_upload(struct engine *engine, struct batch *batch, uint32_t index, struct 
 	switch (upload_advance(engine, stream, slot, batch->key_decoded[batch->slot_count])) {
 	case UPLOAD_DONE:
 	case UPLOAD_SKIP:
-		add_slot(batch, index);
+		add_slot(engine, batch, index);
 		return true;
 	case UPLOAD_MORE:
 		return false;
@@ -209,8 +221,6 @@ parse_window(struct engine *engine, struct batch *batch, uint32_t index, struct 
 	struct stream *stream = batch->runs[index].stream;
 	size_t consumed = 0;
 
-	engine->limits.protocol = stream->protocol_fixed;
-	engine->limits.datagram = stream->datagram;
 	slot->upload = NULL;
 	slot->input_before = stream->input;
 	slot->parser_kept = parser_holds_state(&stream->parser);
@@ -221,7 +231,7 @@ parse_window(struct engine *engine, struct batch *batch, uint32_t index, struct 
 	case PARSE_REQUEST:
 		consume(stream, consumed);
 		stream->last_command = slot->request.command;
-		add_slot(batch, index);
+		add_slot(engine, batch, index);
 		if (slot->request.verb == VERB_QUIT || (slot->request.options & REQUEST_CLOSE)) {
 			stream->wish = STREAM_CLOSE;
 			return false;
@@ -234,7 +244,7 @@ parse_window(struct engine *engine, struct batch *batch, uint32_t index, struct 
 		consume(stream, consumed);
 		stream->last_command = slot->request.command;
 		if (!upload_begin(engine, stream, slot))
-			add_slot(batch, index);
+			add_slot(engine, batch, index);
 		return true;
 	case PARSE_MORE:
 		stream->wanted = stream->parser.wanted;
@@ -261,6 +271,8 @@ parse_run(struct engine *engine, struct batch *batch, uint32_t index)
 	run->wrote = run->blocked = run->finished = false;
 	stream->wish = STREAM_READ;
 	stream->wanted = 0;
+	engine->limits.protocol = stream->protocol_fixed;
+	engine->limits.datagram = stream->datagram;
 	while (more && batch->slot_count < BATCH_SLOTS &&
 		run->slot_count < engine->options.requests_a_turn) {
 		struct slot *slot = &batch->slots[batch->slot_count];
@@ -285,49 +297,29 @@ parse_run(struct engine *engine, struct batch *batch, uint32_t index)
 
 /* --- find --------------------------------------------------------------------------------- */
 
-static bool
-wants_key(const struct request *request)
-{
-	return request->key_size > 0 && request->verb <= VERB_INSPECT;
-}
-
 /* Hashes and finds the keys of all new slots in one burst. */
 static void
 find_all(struct engine *engine, struct batch *batch)
 {
-	struct accel_burst burst = {.requests = engine->finds}, *submitted = &burst;
-	uint32_t n = 0;
+	struct accel_burst burst = {.requests = engine->finds, .count = engine->find_count};
+	struct accel_burst *submitted = &burst;
 
-	for (uint32_t i = 0; i < batch->slot_count; i++) {
-		const struct request *request = &batch->slots[i].request;
-
-		if (batch->slots[i].stage != SLOT_FIND || !wants_key(request))
-			continue;
-		engine->finds[n].key = request->key;
-		engine->finds[n].value_ahead =
-			request->options & REQUEST_VALUE_WANTED ? OUT_COPY_MAX : 0;
-		engine->finds[n++].key_size = request->key_size;
-	}
-	if (n == 0)
+	if (burst.count == 0)
 		return;
-	burst.count = n;
 	check(engine->accel->submit(engine->accel_state, &submitted));
 	while (!engine->accel->poll(engine->accel_state))
 		;
-	n = 0;
-	for (uint32_t i = 0; i < batch->slot_count; i++) {
-		struct slot *slot = &batch->slots[i];
-		const struct accel_request *find = &engine->finds[n];
+	for (uint32_t i = 0; i < burst.count; i++) {
+		struct slot *slot = &batch->slots[engine->find_slots[i]];
+		const struct accel_request *find = &engine->finds[i];
 
-		if (slot->stage != SLOT_FIND || !wants_key(&slot->request))
-			continue;
 		slot->request.hash = find->hash;
 		slot->hint_number = find->number;
 		slot->hint_version = find->version;
 		slot->hint_entry = find->entry;
 		slot->hint_slot = find->slot;
 		slot->hinted = find->found != ACCEL_UNVERIFIED;
-		n++;
+		slot->stage = SLOT_EXECUTE;
 	}
 }
 
@@ -339,7 +331,7 @@ has_room(const struct engine *engine)
 	const struct reply_out *out = &engine->out;
 
 	return out->text_used + REPLY_ROOM <= out->text_size &&
-	       out->piece_used + 4 + store_pieces_max(engine->store) <= out->piece_size &&
+	       out->piece_used + 4 + engine->pieces_max <= out->piece_size &&
 	       out->bytes < engine->options.reply_bytes_max;
 }
 
@@ -420,6 +412,7 @@ engine_run(struct engine *engine, struct batch *batch, const struct engine_time 
 	batch->out = &engine->out;
 	batch->again = false;
 	if (fresh) {
+		engine->find_count = 0;
 		for (uint32_t i = 0; i < batch->run_count; i++)
 			parse_run(engine, batch, i);
 		find_all(engine, batch);

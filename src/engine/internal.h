@@ -72,6 +72,7 @@ struct engine {
 	struct batch *pool;
 	struct reply_out out;
 	struct slice *pieces;		   /* of one large value */
+	uint32_t pieces_max;		   /* that one value may have */
 	uint32_t *segments;		   /* of one body, for the draft */
 	char number_text[NUMBER_TEXT_MAX]; /* the value of the present arithmetic request */
 	uint64_t turn_ns;		   /* the present turn's time, */
@@ -87,7 +88,10 @@ struct engine {
 	uint32_t parked_count;
 	struct engine_text texts[BATCH_SLOTS]; /* of this run's replies */
 	uint32_t text_count;
+	/* keys of the batch that is parsed, and which slots they are of */
 	struct accel_request finds[BATCH_SLOTS];
+	uint16_t find_slots[BATCH_SLOTS];
+	uint32_t find_count;
 };
 
 /* The bytes of a dedicated segment. */
