@@ -32,6 +32,7 @@ from rig import RigError
 HERE = os.path.dirname(os.path.abspath(__file__))
 REGRESSION = 1.03
 SKIPPED = 77
+FUNCTIONS_STORED = 12
 REQUESTS = 40000  # of the shorter run
 KEYS = 10000
 MEMORY_MB = 32
@@ -185,7 +186,7 @@ def measure(program, bench, loads):
                 total, costs = count_load(grind, generator, load)
                 top = sorted(costs.items(), key=lambda item: -item[1])
                 results[load.name] = {"instructions": round(total, 1),
-                                      "top": [[name, round(cost, 1)] for name, cost in top if cost >= 0.005 * total]}
+                                      "top": [[name, round(cost, 1)] for name, cost in top[:FUNCTIONS_STORED]]}
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
     return results
@@ -218,6 +219,13 @@ def print_comparison(results, built, stored, top):
         print(f"Stored: {stored.get('compiler')}, flags {stored.get('flags')}")
     if regressions:
         print(f"{regressions} REGRESSION{'S' if regressions > 1 else ''} of more than {REGRESSION - 1:.0%}")
+
+
+def store(path, built, loads):
+    """A line a function, so that a change of the file can be read."""
+    text = json.dumps({**built, "loads": loads}, indent=1)
+    with open(path, "w", encoding="utf-8") as out:
+        out.write(re.sub(r"\[\s+(\"[^\"]*\"),\s+([\d.-]+)\s+\]", r"[\1, \2]", text) + "\n")
 
 
 # --- perf -----------------------------------------------------------------------------------------------------------
@@ -295,7 +303,7 @@ def main():
     if options.json:
         rig.write_json(options.json, {**built, "loads": results})
     if options.update:
-        rig.write_json(options.stored, {**built, "loads": {**stored.get("loads", {}), **results}})
+        store(options.stored, built, {**stored.get("loads", {}), **results})
     return 0
 
 
