@@ -32,7 +32,10 @@ command_change(struct deciding *deciding,
 		enum store_found found, struct store_draft *draft))
 {
 	const struct request *request = deciding->request;
-	const struct store_update update = {decide, deciding};
+	const struct slot *slot = deciding->slot;
+	const struct store_hint hint = {
+		slot->hint_number, slot->hint_entry, slot->hint_slot, slot->hint_version};
+	const struct store_update update = {decide, deciding, slot->hinted ? &hint : NULL};
 	uint64_t cas;
 	enum store_status status = store_change(deciding->engine->thread, request->key,
 		request->key_size, request->hash, &update, &cas);
@@ -116,6 +119,16 @@ enum store_action command_decide_remove(void *context, const struct store_view *
 /* --- the verbs: each runs one request; false when it must wait --- */
 
 bool fetch_run(struct deciding *deciding);
+/* A get or gets of the text protocol, which never waits: see fetch_is_plain. */
+void fetch_plain(struct engine *engine, const struct slot *slot, struct reply *reply);
+
+static inline bool
+fetch_is_plain(const struct request *request)
+{
+	return request->verb == VERB_FETCH && request->protocol == PROTOCOL_TEXT &&
+	       !(request->options & REQUEST_TTL);
+}
+
 bool fetch_inspect(struct deciding *deciding);
 bool storage_run(struct deciding *deciding);
 bool arithmetic_run(struct deciding *deciding);

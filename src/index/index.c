@@ -143,38 +143,59 @@ index_locked_rewind(struct index_locked *locked)
 		atomic_load_explicit(&locked->bucket->header, memory_order_relaxed));
 }
 
-void
-index_lock(struct index *index, uint64_t hash, unsigned writer, struct index_locked *locked)
+/* Locks the home bucket; gives its header. All of *locked is set but for a scan. */
+static inline uint64_t
+lock_home(struct index *index, uint64_t hash, unsigned writer, struct index_locked *locked)
 {
 	struct bucket_table *table = &index->table;
-	uint32_t bits, bits_now;
+	uint64_t count = atomic_load_explicit(&table->count, memory_order_acquire);
 
 	check(writer < INDEX_WRITERS);
 	for (;;) {
-		uint64_t number = bucket_home(
-			hash, atomic_load_explicit(&table->count, memory_order_acquire), &bits);
+		uint32_t bits;
+		uint64_t number = bucket_home(hash, count, &bits);
 		struct bucket *bucket = &table->buckets[number];
+		uint64_t header = bucket_lock(bucket), seen = count;
 
-		bucket_lock(bucket);
 		/*
 		 * A split holds the lock until it is done, so home and bits stay as they are now.
 		 */
-		if (bucket_home(hash, atomic_load_explicit(&table->count, memory_order_acquire),
-			    &bits_now) == number) {
-			*locked = (struct index_locked){.index = index,
-				.hash = hash,
-				.number = number,
-				.writer = writer,
-				.bucket = bucket};
+		count = atomic_load_explicit(&table->count, memory_order_acquire);
+		if (count == seen || bucket_home(hash, count, &bits) == number) {
+			locked->index = index;
+			locked->hash = hash;
+			locked->number = number;
+			locked->writer = writer;
+			locked->changed = locked->removed = false;
+			locked->bucket = bucket;
 			locked->at.table = table;
 			locked->at.hash = hash;
 			locked->at.number = number;
-			locked->at.bits = bits_now;
-			index_locked_rewind(locked);
-			return;
+			locked->at.bits = bits;
+			locked->at.tag = bucket_tag(hash, bits);
+			return header;
 		}
 		bucket_unlock(bucket, false);
 	}
+}
+
+void
+index_lock(struct index *index, uint64_t hash, unsigned writer, struct index_locked *locked)
+{
+	lock_home(index, hash, writer, locked);
+	index_locked_rewind(locked);
+}
+
+bool
+index_lock_found(struct index *index, uint64_t hash, unsigned writer, uint64_t number,
+	uint32_t version, struct index_locked *locked)
+{
+	uint64_t header = lock_home(index, hash, writer, locked);
+
+	if (locked->number == number && bucket_header_version(header) == version)
+		return true;
+	index_locked_rewind(locked);
+	return false;
 }
 
 _Atomic uint64_t *
@@ -199,15 +220,14 @@ entry_complete(const struct index_locked *locked, uint64_t entry, unsigned reads
 void
 index_locked_replace(struct index_locked *locked, _Atomic uint64_t *slot, uint64_t entry, int reads)
 {
-	uint64_t old = atomic_load_explicit(slot, memory_order_relaxed), new;
+	uint64_t old = atomic_load_explicit(slot, memory_order_relaxed);
 
 	check(!bucket_entry_is_empty(old) && !bucket_entry_is_link(old));
-	/* Only its reads can change under us. */
-	do
-		new = entry_complete(
-			locked, entry, reads >= 0 ? (unsigned)reads : bucket_entry_reads(old));
-	while (!atomic_compare_exchange_weak_explicit(
-		slot, &old, new, memory_order_release, memory_order_relaxed));
+	/* Only its reads can change under us, and a reader that counts one expects the old entry. */
+	atomic_store_explicit(slot,
+		entry_complete(
+			locked, entry, reads >= 0 ? (unsigned)reads : bucket_entry_reads(old)),
+		memory_order_release);
 	locked->changed = true;
 }
 
@@ -241,7 +261,7 @@ index_unlock(struct index_locked *locked)
 
 	if (locked->removed)
 		chain_compact(locked->index, bucket);
-	if (locked->changed) {
+	if (locked->changed && locked->index->observer != NULL) {
 		uint64_t header = atomic_load_explicit(&bucket->header, memory_order_relaxed);
 
 		index_tell(locked->index, locked->writer, locked->number,

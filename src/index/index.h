@@ -180,18 +180,28 @@ index_prefetch(const struct index *index, uint64_t hash)
 }
 
 /*
+ * The counter after one more read: exact to 4, then from r to r + 1 with probability 2^(3-r), by
+ * 'random' (any 32 random bits).
+ */
+static inline uint32_t
+index_reads_more(uint32_t reads, uint32_t random)
+{
+	if (reads == BUCKET_READS_MAX || (reads >= 4 && (random & ((1u << (reads - 3)) - 1)) != 0))
+		return reads;
+	return reads + 1;
+}
+
+/*
  * Counts a read in the entry's 4-bit counter, if the slot still holds the entry, whatever its reads
- * are by now: exact to 4, then from r to r + 1 with probability 2^(3-r), by 'random' (any 32 random
- * bits). One relaxed compare-exchange of the whole entry; failure is ignored.
+ * are by now. One relaxed compare-exchange of the whole entry; failure is ignored.
  */
 static inline void
 index_count_read(_Atomic uint64_t *slot, uint64_t entry, uint32_t random)
 {
 	uint64_t now = atomic_load_explicit(slot, memory_order_relaxed);
-	uint32_t reads = bucket_entry_reads(now);
+	uint32_t reads = bucket_entry_reads(now), more = index_reads_more(reads, random);
 
-	if (((now ^ entry) & ~BUCKET_READS_MASK) != 0 || reads == BUCKET_READS_MAX ||
-		(reads >= 4 && (random & ((1u << (reads - 3)) - 1)) != 0))
+	if (((now ^ entry) & ~BUCKET_READS_MASK) != 0 || more == reads)
 		return;
 	atomic_compare_exchange_strong_explicit(slot, &now, now + (1ull << BUCKET_READS_SHIFT),
 		memory_order_relaxed, memory_order_relaxed);
@@ -217,6 +227,13 @@ struct index_locked {
  * to 255.
  */
 void index_lock(struct index *index, uint64_t hash, unsigned writer, struct index_locked *locked);
+/*
+ * The same for who has looked the key up in this turn and found the bucket with this number and
+ * version. True: nothing has changed since, so what was found, or that nothing was, still holds; no
+ * scan has begun then, index_locked_rewind does it. False: as after index_lock.
+ */
+bool index_lock_found(struct index *index, uint64_t hash, unsigned writer, uint64_t number,
+	uint32_t version, struct index_locked *locked);
 
 /*
  * Next slot whose tag matches, its entry in *entry; NULL at the end. index_locked_rewind starts
@@ -227,8 +244,9 @@ void index_locked_rewind(struct index_locked *locked);
 
 /*
  * Changes. 'entry' is made by bucket_entry_make without a tag: the index sets it. Replace keeps the
- * slot and, unless reads are given, the reads counter as it stands at that instant. Insert gives
- * false when no overflow unit can be had. Remove clears.
+ * slot and, unless reads are given, the reads counter as it stands: a read that is counted at that
+ * very instant is lost, as one whose compare-exchange fails. Insert gives false when no overflow
+ * unit can be had. Remove clears.
  */
 void index_locked_replace(struct index_locked *locked, _Atomic uint64_t *slot, uint64_t entry,
 	int reads /* -1: keep */);

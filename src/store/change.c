@@ -55,21 +55,52 @@ newer_than_present(const struct change *change)
 		thread->cas_next = thread->cas_end;
 }
 
+/* The present item is what this entry leads to. */
+static void
+take_present(struct change *change, _Atomic uint64_t *slot, uint64_t entry)
+{
+	struct store_view *view = &change->view;
+
+	change->slot = slot;
+	store_view_fill(change->thread->store, view, entry, slot, change->locked.number);
+	change->found = store_judge(change->thread, view->item, view->segment);
+}
+
 static void
 find_locked(struct change *change)
 {
 	const struct store *store = change->thread->store;
+	_Atomic uint64_t *slot;
 	uint64_t entry;
 
 	change->slot = NULL;
 	change->found = STORE_ABSENT;
-	while ((change->slot = index_locked_next(&change->locked, &entry))) {
-		if (!item_has_key(store_item(store, entry), change->key, change->key_size))
-			continue;
-		store_view_fill(store, &change->view, entry, change->slot, change->locked.number);
-		change->found =
-			store_judge(change->thread, change->view.item, change->view.segment);
-		return;
+	while ((slot = index_locked_next(&change->locked, &entry)))
+		if (item_has_key(store_item(store, entry), change->key, change->key_size)) {
+			take_present(change, slot, entry);
+			return;
+		}
+}
+
+/* Locks the key's bucket and looks: by the hint alone where the bucket is as it was then. */
+static void
+lock_and_look(struct change *change, uint64_t hash, const struct store_hint *hint)
+{
+	struct store_thread *thread = change->thread;
+	struct index *index = thread->store->index;
+
+	if (!hint) {
+		index_lock(index, hash, thread->number, &change->locked);
+		find_locked(change);
+	} else if (!index_lock_found(index, hash, thread->number, hint->number, hint->version,
+			   &change->locked)) {
+		find_locked(change);
+	} else if (hint->entry) {
+		take_present(
+			change, hint->slot, atomic_load_explicit(hint->slot, memory_order_relaxed));
+	} else {
+		change->slot = NULL;
+		change->found = STORE_ABSENT;
 	}
 }
 
@@ -304,12 +335,13 @@ publish(struct change *change, const struct memory_place *place, uint32_t bytes)
 	uint64_t entry = bucket_entry_make(place->segment, place->offset, bucket_class_of(bytes));
 
 	if (change->slot) {
-		index_locked_replace(&change->locked, change->slot, entry, -1);
+		uint32_t reads = bucket_entry_reads(
+			atomic_load_explicit(change->slot, memory_order_relaxed));
+
 		/* An update that is a read as well counts as one. */
 		if (change->draft.access_now)
-			index_count_read(change->slot,
-				atomic_load_explicit(change->slot, memory_order_relaxed),
-				store_random(change->thread));
+			reads = index_reads_more(reads, store_random(change->thread));
+		index_locked_replace(&change->locked, change->slot, entry, (int)reads);
 		return true;
 	}
 	return index_locked_insert(&change->locked, entry, 0);
@@ -383,16 +415,17 @@ enum store_status
 store_change(struct store_thread *thread, const uint8_t *key, uint32_t key_size, uint64_t hash,
 	const struct store_update *update, uint64_t *cas)
 {
-	struct change change = {.thread = thread, .key = key, .key_size = key_size};
+	struct change change;
 	enum store_action action;
 	int status;
 
 	*cas = 0;
-	index_lock(thread->store->index, hash, thread->number, &change.locked);
-	do {
+	change.thread = thread;
+	change.key = key;
+	change.key_size = key_size;
+	lock_and_look(&change, hash, update->hint);
+	for (;;) {
 		status = STORE_DONE;
-		index_locked_rewind(&change.locked);
-		find_locked(&change);
 		memset(&change.draft, 0, sizeof change.draft);
 		action = update->decide(update->context,
 			change.found == STORE_PRESENT ? &change.view : NULL, change.found,
@@ -403,7 +436,11 @@ store_change(struct store_thread *thread, const uint8_t *key, uint32_t key_size,
 			index_locked_remove(&change.locked, change.slot);
 			bury(&change, false);
 		}
-	} while (status == STORE_AGAIN);
+		if (status != STORE_AGAIN)
+			break;
+		index_locked_rewind(&change.locked);
+		find_locked(&change);
+	}
 	index_unlock(&change.locked);
 	if (action == STORE_REPLACE && status == STORE_DONE)
 		*cas = change.cas;

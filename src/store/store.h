@@ -175,6 +175,8 @@ struct store_update {
 	enum store_action (*decide)(void *context, const struct store_view *current,
 		enum store_found found, struct store_draft *draft);
 	void *context;
+	/* what a look-up of this turn found, NULL for none: nothing is scanned while it holds */
+	const struct store_hint *hint;
 };
 
 /* Changes one key atomically. *cas gets the new item's CAS number (0 without one). */

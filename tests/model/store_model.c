@@ -24,6 +24,7 @@
 #include "tests/lib/index_shadow.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -224,20 +225,51 @@ next_turn(struct worker *worker)
 	store_turn_begin(worker->thread, NOW_NS);
 }
 
+/* What a batch's look-up gives a write that follows in the same turn. */
+static struct store_hint
+look_ahead(struct worker *worker, const uint8_t *key, uint32_t key_size, uint64_t hash)
+{
+	struct store_arena arena;
+	struct index_find find;
+	uint64_t entry;
+
+	store_get_arena(worker->test->store, &arena);
+	index_find_begin(store_index(worker->test->store), hash, &find);
+	do
+		while ((entry = index_find_next(&find))) {
+			const void *item =
+				arena.base +
+				((uint64_t)bucket_entry_segment(entry) << arena.segment_shift) +
+				(uint64_t)bucket_entry_offset(entry) * ITEM_ALIGN;
+
+			if (item_has_key(item, key, key_size))
+				return (struct store_hint){
+					find.number, entry, find.slot, find.version};
+		}
+	while (index_find_again(&find));
+	return (struct store_hint){.number = find.number, .version = find.version};
+}
+
 static enum store_status
 change(struct worker *worker, const uint8_t *key, uint32_t key_size,
 	enum store_action (*decide)(
 		void *, const struct store_view *, enum store_found, struct store_draft *),
 	struct draft_of *of)
 {
-	const struct store_update update = {decide, of};
 	uint64_t hash = store_hash(worker->test->store, key, key_size), cas;
+	struct store_hint hint = look_ahead(worker, key, key_size, hash);
+	struct store_update update = {
+		.decide = decide, .context = of, .hint = next_random(worker) % 2 ? &hint : NULL};
 	enum store_status status;
 
+	/* Others may change the key meanwhile: then the hint must not be used. */
+	if (next_random(worker) % 8 == 0)
+		sched_yield();
 	while ((status = store_change(worker->thread, key, key_size, hash, &update, &cas)) ==
 		STORE_WAIT) {
 		worker->waits++;
 		next_turn(worker);
+		update.hint = NULL;
 	}
 	of->new_cas = cas;
 	return status;
