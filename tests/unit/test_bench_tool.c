@@ -86,6 +86,7 @@ create(struct workload *workload, uint64_t size_min, uint64_t size_max)
 		.key_size = 20,
 		.key_prefix = "test",
 		.value_size = {size_min, size_max},
+		.value_kind = size_min == size_max ? DRAW_SIZE_FIXED : DRAW_SIZE_UNIFORM,
 		.seed = 5,
 		.verify = true,
 	};

@@ -1,71 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#include "client.h"
+/* Sockets and event loops. */
+#include "inside.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
-#define RECEIVE_SIZE (256 * 1024)
-#define SEND_SIZE (256 * 1024) /* no more is composed for a connection while so much waits */
-#define EVENTS_PER_TURN 256
 #define COMPLAINTS_MAX 20
-#define TURN_MS 100
-
-struct asked {
-	uint32_t key;
-	uint32_t version; /* of a set: its own; of a get: the oldest that may come back */
-};
-
-struct slot {
-	uint64_t sent_ns;
-	uint16_t keys;
-	uint16_t answered; /* keys of a get that are dealt with */
-	bool is_set;
-};
-
-struct connection {
-	int fd; /* -1 when it is closed */
-	uint32_t events;
-	uint32_t number; /* among all connections: owns keys number, number + connections, ... */
-	uint32_t head;	 /* slot of the oldest request under way */
-	uint32_t under_way;
-	uint64_t owned;	    /* keys that it owns */
-	uint64_t fill_next; /* how many of those are filled */
-	struct slot *slots;
-	struct asked *asked; /* multiget for each slot */
-	char *unsent;
-	size_t unsent_size;
-	size_t unsent_room;
-	char *partial; /* an incomplete reply */
-	size_t partial_size;
-	size_t partial_room;
-};
-
-struct client {
-	struct client_shared *shared;
-	int epoll_fd;
-	unsigned connection_count;
-	struct connection *connections;
-	char *receive;
-	size_t receive_size;
-	char *send;
-	size_t send_room;
-	uint64_t random;
-	uint32_t *keys; /* of the get that is being written */
-
-	enum client_phase phase;
-	uint64_t left; /* requests that may still be sent in this phase */
-	bool stopping;
-	uint64_t under_way;
-	struct client_counts counts;
-	struct histogram latencies;
-	_Atomic(uint64_t) progress;
-};
+#define BEHIND_MAX 100000000 /* requests that are counted as due and not sent, a thread */
 
 uint64_t
 client_now_ns(void)
@@ -76,8 +22,8 @@ client_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static void __attribute__((format(printf, 2, 3)))
-complain(struct client *client, const char *format, ...)
+void
+client_complain(struct client *client, const char *format, ...)
 {
 	if (atomic_fetch_add(&client->shared->complaints, 1) >= COMPLAINTS_MAX)
 		return;
@@ -101,12 +47,11 @@ watch(struct client *client, struct connection *connection, uint32_t events)
 	connection->events = events;
 }
 
-/* The connection is of no more use: what is under way has no answer. */
-static void
-give_up(struct client *client, struct connection *connection, const char *why)
+void
+client_give_up(struct client *client, struct connection *connection, const char *why)
 {
-	complain(client, "connection %u: %s, with %u requests under way", connection->number, why,
-		connection->under_way);
+	client_complain(client, "connection %u: %s, with %u requests under way", connection->number,
+		why, connection->under_way);
 	close(connection->fd);
 	connection->fd = -1;
 	if (connection->under_way == 0)
@@ -117,9 +62,8 @@ give_up(struct client *client, struct connection *connection, const char *why)
 	connection->under_way = 0;
 }
 
-/* Grow a buffer to hold size bytes. There is no way on without memory. */
-static char *
-grow(char *buffer, size_t *room, size_t size)
+void *
+client_grow(void *buffer, size_t *room, size_t size)
 {
 	if (size <= *room)
 		return buffer;
@@ -135,98 +79,13 @@ grow(char *buffer, size_t *room, size_t size)
 	return buffer;
 }
 
-static struct slot *
-push_slot(struct client *client, struct connection *connection, uint64_t now, struct asked **asked)
-{
-	const struct options *options = client->shared->options;
-	uint32_t at = connection->head + connection->under_way;
-
-	if (at >= options->pipeline)
-		at -= (uint32_t)options->pipeline;
-	connection->under_way++;
-	client->under_way++;
-	*asked = connection->asked + (size_t)at * options->multiget;
-	struct slot *slot = &connection->slots[at];
-	slot->sent_ns = now;
-	slot->answered = 0;
-	return slot;
-}
-
-static char *
-add_set(struct client *client, struct connection *connection, char *at, uint64_t key, uint64_t now)
-{
-	struct workload *workload = client->shared->workload;
-	struct asked *asked;
-	struct slot *slot = push_slot(client, connection, now, &asked);
-
-	slot->is_set = true;
-	slot->keys = 1;
-	asked->key = (uint32_t)key;
-	asked->version = 1;
-	if (workload->sent) {
-		/* Only this connection writes the key, so a plain increment will do. */
-		asked->version =
-			atomic_load_explicit(&workload->sent[key], memory_order_relaxed) + 1;
-		atomic_store_explicit(&workload->sent[key], asked->version, memory_order_release);
-	}
-	struct request request = {OPERATION_SET, asked->key, asked->version, 0};
-	return client->shared->protocol->write(workload, at, &request);
-}
-
-static char *
-add_get(struct client *client, struct connection *connection, char *at, uint64_t now)
-{
-	struct workload *workload = client->shared->workload;
-	unsigned count = (unsigned)client->shared->options->multiget;
-	struct asked *asked;
-	struct slot *slot = push_slot(client, connection, now, &asked);
-
-	slot->is_set = false;
-	slot->keys = (uint16_t)count;
-	for (unsigned i = 0; i < count; i++) {
-		uint32_t key =
-			(uint32_t)workload_below(workload_random(&client->random), workload->keys);
-		client->keys[i] = asked[i].key = key;
-		asked[i].version = workload->acked ? atomic_load_explicit(&workload->acked[key],
-							     memory_order_acquire)
-						   : 0;
-	}
-	return client->shared->protocol->write_get(workload, at, client->keys, count);
-}
-
-/* Whether the connection has one more request to send in this phase, and if so the request. */
-static char *
-add_request(struct client *client, struct connection *connection, char *at, uint64_t now)
-{
-	const struct options *options = client->shared->options;
-	uint64_t all = options->connections;
-
-	if (client->phase == CLIENT_FILL) {
-		if (connection->fill_next == connection->owned)
-			return NULL;
-		return add_set(client, connection, at,
-			connection->number + all * connection->fill_next++, now);
-	}
-	if (client->stopping || client->left == 0)
-		return NULL;
-	client->left--;
-	uint64_t bits = workload_random(&client->random);
-	uint64_t total = options->ratio.first + options->ratio.second;
-	if (workload_below(bits, total) < options->ratio.first && connection->owned) {
-		uint64_t turn = workload_below(workload_random(&client->random), connection->owned);
-		return add_set(client, connection, at, connection->number + all * turn, now);
-	}
-	return add_get(client, connection, at, now);
-}
-
-/* Hands bytes to the socket, keeps what it does not take. False when the connection is lost. */
-static bool
-send_bytes(struct client *client, struct connection *connection, const char *bytes, size_t size)
+bool
+client_send(struct client *client, struct connection *connection, const char *bytes, size_t size)
 {
 	ssize_t sent = send(connection->fd, bytes, size, MSG_NOSIGNAL);
 
 	if (sent < 0 && errno != EAGAIN && errno != EINTR) {
-		give_up(client, connection, strerror(errno));
+		client_give_up(client, connection, strerror(errno));
 		return false;
 	}
 	size_t done = sent > 0 ? (size_t)sent : 0;
@@ -235,7 +94,7 @@ send_bytes(struct client *client, struct connection *connection, const char *byt
 	if (rest > 0) {
 		if (bytes != connection->unsent)
 			connection->unsent =
-				grow(connection->unsent, &connection->unsent_room, rest);
+				client_grow(connection->unsent, &connection->unsent_room, rest);
 		memmove(connection->unsent, bytes + done, rest);
 	}
 	connection->unsent_size = rest;
@@ -243,215 +102,141 @@ send_bytes(struct client *client, struct connection *connection, const char *byt
 	return true;
 }
 
-/* Sends new requests as far as the pipeline, the socket and the phase allow. */
+/* True when the connection can take new requests; sends first what the socket left. */
+static bool
+is_clear(struct client *client, struct connection *connection)
+{
+	if (connection->fd < 0)
+		return false;
+	if (connection->unsent_size == 0)
+		return true;
+	return client_send(client, connection, connection->unsent, connection->unsent_size) &&
+	       connection->unsent_size == 0;
+}
+
+/* In a closed loop: sends new requests as far as the pipeline, the socket and the phase allow. */
 static void
 fill_pipeline(struct client *client, struct connection *connection)
 {
-	const struct options *options = client->shared->options;
+	bool drawn;
 
-	if (connection->fd < 0)
-		return;
-	if (connection->unsent_size &&
-		!send_bytes(client, connection, connection->unsent, connection->unsent_size))
-		return;
-	while (connection->unsent_size == 0 && connection->under_way < options->pipeline) {
+	while (is_clear(client, connection) && connection->under_way < client->pipeline) {
 		uint64_t now = client_now_ns();
 		char *at = client->send;
 
-		while (connection->under_way < options->pipeline && at < client->send + SEND_SIZE) {
-			char *end = add_request(client, connection, at, now);
+		while (connection->under_way < client->pipeline && at < client->send + SEND_SIZE) {
+			char *end = compose_request(client, connection, at, now, &drawn);
 			if (!end)
 				break;
 			at = end;
 		}
 		if (at == client->send ||
-			!send_bytes(client, connection, client->send, (size_t)(at - client->send)))
+			!client_send(client, connection, client->send, (size_t)(at - client->send)))
 			return;
 	}
 }
 
+/* In an open loop: the sets that follow misses, which go at once. */
 static void
-note_misses(struct client *client, const struct asked *asked, unsigned count)
+send_aside(struct client *client, struct connection *connection, uint64_t now)
 {
-	client->counts.misses += count;
-	for (unsigned i = 0; i < count; i++) {
-		if (asked[i].version == 0)
-			continue;
-		client->counts.lost++;
-		if (client->shared->options->strict)
-			complain(client,
-				"key %" PRIu32 ": missing, though version %" PRIu32 " was stored",
-				asked[i].key, asked[i].version);
+	bool drawn;
+
+	while (connection->aside_first < connection->aside_end && is_clear(client, connection) &&
+		connection->under_way < client->pipeline) {
+		char *at = client->send;
+
+		while (connection->aside_first < connection->aside_end &&
+			connection->under_way < client->pipeline && at < client->send + SEND_SIZE)
+			at = compose_request(client, connection, at, now, &drawn);
+		if (!client_send(client, connection, client->send, (size_t)(at - client->send)))
+			return;
 	}
 }
 
+/* Up to share of the requests that are due, on a connection that is clear. */
 static void
-check_value(struct client *client, const struct asked *asked, const struct reply *reply)
+send_due(struct client *client, struct connection *connection, uint64_t now, uint64_t share)
 {
-	struct workload *workload = client->shared->workload;
-	uint32_t version;
+	char *at = client->send;
 
-	if (!workload->sent)
-		return;
-	enum workload_verdict verdict = workload_check_value(
-		workload, asked->key, asked->version, reply->value, reply->value_size, &version);
-	if (verdict == WORKLOAD_RIGHT)
-		return;
-	client->counts.wrong++;
-	complain(client,
-		"key %" PRIu32 ": %s (got %" PRIu64 " bytes that say version %" PRIu32
-		"; versions %" PRIu32 " to %" PRIu32 " may come)",
-		asked->key, workload_verdict_text(verdict), reply->value_size, version,
-		asked->version, atomic_load(&workload->sent[asked->key]));
-}
-
-/* A value answers the next key of the get that has its name; those before it were missed. */
-static bool
-take_value(struct client *client, struct slot *slot, const struct asked *asked,
-	const struct reply *reply)
-{
-	struct workload *workload = client->shared->workload;
-	unsigned i = slot->answered;
-
-	if (reply->key_size != workload->key_size || reply->flags != workload->flags)
-		return false;
-	for (; i < slot->keys; i++) {
-		char key[WORKLOAD_KEY_SIZE_MAX];
-		workload_write_key(workload, key, asked[i].key);
-		if (memcmp(key, reply->key, workload->key_size) == 0)
+	while (share > 0 && client->due_ns <= now && connection->under_way < client->pipeline &&
+		at < client->send + SEND_SIZE) {
+		bool drawn;
+		char *end = compose_request(client, connection, at, client->due_ns, &drawn);
+		if (!end)
 			break;
+		at = end;
+		if (!drawn)
+			continue;
+		client->due_ns = client->start_ns + draw_arrivals_next(&client->arrivals);
+		share--;
 	}
-	if (i == slot->keys)
-		return false;
-	note_misses(client, asked + slot->answered, i - slot->answered);
-	slot->answered = (uint16_t)(i + 1);
-	client->counts.hits++;
-	check_value(client, &asked[i], reply);
-	return true;
-}
-
-static void
-end_slot(struct client *client, struct connection *connection, struct slot *slot, uint64_t now)
-{
-	histogram_add(&client->latencies, now - slot->sent_ns);
-	client->counts.requests++;
-	if (slot->is_set)
-		client->counts.sets++;
-	else
-		client->counts.gets += slot->keys;
-	if (++connection->head == client->shared->options->pipeline)
-		connection->head = 0;
-	connection->under_way--;
-	client->under_way--;
-}
-
-/* Matches a reply with the oldest request under way. False when it cannot be an answer to that. */
-static bool
-take_reply(struct client *client, struct connection *connection, const struct reply *reply,
-	uint64_t now)
-{
-	struct workload *workload = client->shared->workload;
-
-	if (connection->under_way == 0 || reply->kind == REPLY_BROKEN)
-		return false;
-	struct slot *slot = &connection->slots[connection->head];
-	struct asked *asked =
-		connection->asked + (size_t)connection->head * client->shared->options->multiget;
-	switch (reply->kind) {
-	case REPLY_VALUE:
-		if (!take_value(client, slot, asked, reply))
-			return false;
-		if (!reply->last)
-			return true;
-		break;
-	case REPLY_END:
-		note_misses(client, asked + slot->answered, slot->keys - slot->answered);
-		break;
-	case REPLY_DONE:
-		if (workload->acked)
-			atomic_store_explicit(
-				&workload->acked[asked->key], asked->version, memory_order_release);
-		break;
-	case REPLY_REFUSED:
-		client->counts.refused++;
-		if (!client->shared->options->refusals)
-			complain(client, "%s answered: %.*s", slot->is_set ? "set" : "get",
-				(int)reply->line_size, reply->line);
-		break;
-	default:
-		client->counts.errors++;
-		complain(client, "%s of key %" PRIu32 " answered: %.*s",
-			slot->is_set ? "set" : "get", asked->key,
-			(int)(reply->line_size < 200 ? reply->line_size : 200), reply->line);
-	}
-	end_slot(client, connection, slot, now);
-	return true;
+	if (at > client->send)
+		client_send(client, connection, client->send, (size_t)(at - client->send));
 }
 
 /*
- * Cuts all whole replies off the received bytes. Returns how many bytes are left, or -1 when the
- * stream is lost.
+ * In an open loop: gives all requests that are due to connections with free slots, in turn; many at
+ * once share them out evenly. What finds no free slot stays due.
  */
-static ssize_t
-take_replies(struct client *client, struct connection *connection, const char *at, size_t size,
-	size_t *wanted)
+static void
+send_all_due(struct client *client, uint64_t now)
 {
-	uint64_t now = client_now_ns();
-	struct reply reply;
+	unsigned count = client->connection_count;
+	unsigned refused = 0;
 
-	*wanted = 0;
-	while (size > 0) {
-		const struct slot *slot = &connection->slots[connection->head];
-		size_t used = client->shared->protocol->parse(at, size,
-			connection->under_way && slot->is_set ? OPERATION_SET : OPERATION_GET,
-			connection->under_way ? slot->keys : 1, &reply, wanted);
-		if (used == 0)
-			break;
-		if (!take_reply(client, connection, &reply, now)) {
-			client->counts.errors++;
-			complain(client, "connection %u: answer fits no request: %.*s",
-				connection->number,
-				(int)(reply.line_size < 200 ? reply.line_size : 200), reply.line);
-			return -1;
+	if (client->due_ns > now)
+		return;
+	double due = (double)(now - client->due_ns) / client->arrivals.gap_ns + 1;
+	uint64_t share = (uint64_t)(due / count) + 1;
+	while (client->due_ns <= now && !client->stopping && client->left > 0 && refused < count) {
+		struct connection *connection = &client->connections[client->cursor];
+		if (++client->cursor == count)
+			client->cursor = 0;
+		if (connection->under_way == client->pipeline || !is_clear(client, connection)) {
+			refused++;
+			continue;
 		}
-		at += used;
-		size -= used;
+		refused = 0;
+		send_due(client, connection, now, share);
 	}
-	return (ssize_t)size;
 }
 
-static void
-receive(struct client *client, struct connection *connection)
+void
+client_receive(struct client *client, struct connection *connection)
 {
 	size_t old = connection->partial_size;
 	size_t wanted;
 
-	client->receive = grow(client->receive, &client->receive_size, old + RECEIVE_SIZE);
+	client->receive = client_grow(client->receive, &client->receive_size, old + RECEIVE_SIZE);
 	ssize_t got = recv(connection->fd, client->receive + old, client->receive_size - old, 0);
 	if (got < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (got <= 0) {
-		give_up(client, connection, got == 0 ? "closed by the server" : strerror(errno));
+		client_give_up(
+			client, connection, got == 0 ? "closed by the server" : strerror(errno));
 		return;
 	}
 	client->counts.bytes_received += (size_t)got;
 	if (old)
 		memcpy(client->receive, connection->partial, old);
 	size_t size = old + (size_t)got;
-	ssize_t left = take_replies(client, connection, client->receive, size, &wanted);
+	ssize_t left = replies_take(client, connection, client->receive, size, &wanted);
 	if (left < 0) {
-		give_up(client, connection, "out of step");
+		client_give_up(client, connection, "out of step");
 		return;
 	}
 	connection->partial_size = (size_t)left;
 	if (left == 0)
 		return;
-	connection->partial = grow(connection->partial, &connection->partial_room, (size_t)left);
+	connection->partial =
+		client_grow(connection->partial, &connection->partial_room, (size_t)left);
 	memcpy(connection->partial, client->receive + size - (size_t)left, (size_t)left);
 	/* Room for the whole of a large value, so that its rest can come with one recv. */
 	if (wanted)
 		client->receive =
-			grow(client->receive, &client->receive_size, wanted + RECEIVE_SIZE);
+			client_grow(client->receive, &client->receive_size, wanted + RECEIVE_SIZE);
 }
 
 static bool
@@ -459,11 +244,14 @@ phase_is_over(const struct client *client)
 {
 	if (client->under_way)
 		return false;
-	if (client->phase == CLIENT_RUN)
-		return client->stopping || client->left == 0;
+	if (client->phase != CLIENT_FILL && !client->stopping && client->left > 0)
+		return false;
 	for (unsigned i = 0; i < client->connection_count; i++) {
 		const struct connection *connection = &client->connections[i];
-		if (connection->fd >= 0 && connection->fill_next < connection->owned)
+		if (connection->fd >= 0 && (connection->unsent_size ||
+						   connection->aside_first < connection->aside_end))
+			return false;
+		if (client->phase == CLIENT_FILL && connection->fd >= 0 && !connection->is_filled)
 			return false;
 	}
 	return true;
@@ -478,42 +266,123 @@ all_closed(const struct client *client)
 	return true;
 }
 
-void
-client_run(struct client *client, enum client_phase phase, uint64_t requests, uint64_t deadline_ns)
+/* Waits for events, in an open loop no longer than until the next request is due. */
+static int
+wait_for_events(struct client *client, struct epoll_event *events)
 {
-	uint64_t patience_ns = (uint64_t)(client->shared->options->timeout * 1e9);
-	struct epoll_event events[EVENTS_PER_TURN];
+	if (client->is_open_loop && client->left > 0 && !client->stopping) {
+		uint64_t now = client_now_ns();
+		uint64_t limit = now + TURN_MS * UINT64_C(1000000);
+		/* What is due already waits for a free slot, so for an answer. */
+		uint64_t until =
+			client->due_ns > now && client->due_ns < limit ? client->due_ns : limit;
+		struct timespec left = {
+			(time_t)((until - now) / 1000000000), (long)((until - now) % 1000000000)};
+		int count = epoll_pwait2(client->epoll_fd, events, EVENTS_PER_TURN, &left, NULL);
+		if (count >= 0 || errno != ENOSYS)
+			return count;
+	}
+	/* An older kernel counts in milliseconds: look again and again when one is due sooner. */
+	return epoll_wait(client->epoll_fd, events, EVENTS_PER_TURN,
+		client->is_open_loop ? client->due_ns - client_now_ns() > 2000000 : TURN_MS);
+}
+
+static void
+begin_phase(struct client *client, enum client_phase phase, uint64_t requests, uint64_t start_ns)
+{
+	const struct options *options = client->shared->options;
 
 	client->phase = phase;
 	client->left = requests ? requests : UINT64_MAX;
 	client->stopping = false;
+	client->start_ns = start_ns;
+	client->is_open_loop = phase == CLIENT_RUN && options->rate > 0;
 	memset(&client->counts, 0, sizeof client->counts);
-	memset(&client->latencies, 0, sizeof client->latencies);
+	memset(client->latencies, 0, sizeof client->latencies);
 	atomic_store(&client->progress, 0);
+	if (client->is_open_loop) {
+		draw_arrivals_start(&client->arrivals, options->arrival_kind,
+			options->rate / (double)options->threads, options->seed, client->index,
+			(uint32_t)options->threads);
+		client->due_ns = start_ns + draw_arrivals_next(&client->arrivals);
+		return;
+	}
+	if (phase == CLIENT_RUN && options->empty) {
+		empty_begin(client);
+		return;
+	}
 	for (unsigned i = 0; i < client->connection_count; i++)
 		fill_pipeline(client, &client->connections[i]);
+}
+
+/* How many requests of an open loop were due before its end and still wait. */
+static void
+count_behind(struct client *client, uint64_t deadline_ns)
+{
+	while (client->due_ns < deadline_ns && client->counts.behind < BEHIND_MAX) {
+		client->counts.behind++;
+		client->due_ns = client->start_ns + draw_arrivals_next(&client->arrivals);
+	}
+}
+
+static void
+handle_events(struct client *client, const struct epoll_event *events, int count)
+{
+	bool is_empty = client->phase == CLIENT_RUN && client->shared->options->empty;
+
+	for (int i = 0; i < count; i++) {
+		struct connection *connection = events[i].data.ptr;
+		bool readable =
+			connection->fd >= 0 && events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP);
+
+		if (is_empty) {
+			if (readable)
+				empty_receive(client, connection);
+			if (is_clear(client, connection))
+				empty_send(client, connection);
+			continue;
+		}
+		if (readable)
+			client_receive(client, connection);
+		if (client->is_open_loop)
+			send_aside(client, connection, client_now_ns());
+		else
+			fill_pipeline(client, connection);
+	}
+}
+
+void
+client_run(struct client *client, enum client_phase phase, uint64_t requests, uint64_t start_ns,
+	uint64_t deadline_ns)
+{
+	uint64_t patience_ns = (uint64_t)(client->shared->options->timeout * 1e9);
+	struct epoll_event events[EVENTS_PER_TURN];
+
+	begin_phase(client, phase, requests, start_ns);
+	if (client->is_open_loop)
+		prctl(PR_SET_TIMERSLACK, 1); /* the kernel adds 50 us to each wait otherwise */
 	uint64_t last_ns = client_now_ns();
 	while (!phase_is_over(client) && !all_closed(client)) {
-		int count = epoll_wait(client->epoll_fd, events, EVENTS_PER_TURN, TURN_MS);
+		int count = wait_for_events(client, events);
 		uint64_t now = client_now_ns();
 
-		if (deadline_ns && now >= deadline_ns)
+		if (deadline_ns && now >= deadline_ns && !client->stopping) {
 			client->stopping = true;
-		if (count > 0)
-			last_ns = now;
-		for (int i = 0; i < count; i++) {
-			struct connection *connection = events[i].data.ptr;
-			if (connection->fd >= 0 &&
-				events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP))
-				receive(client, connection);
-			fill_pipeline(client, connection);
+			if (client->is_open_loop)
+				count_behind(client, deadline_ns);
 		}
+		if (count > 0 || client->under_way == 0)
+			last_ns = now;
+		if (count > 0)
+			handle_events(client, events, count);
+		if (client->is_open_loop)
+			send_all_due(client, client_now_ns());
 		atomic_store_explicit(
 			&client->progress, client->counts.requests, memory_order_relaxed);
 		if (now - last_ns > patience_ns) {
 			for (unsigned i = 0; i < client->connection_count; i++)
 				if (client->connections[i].fd >= 0)
-					give_up(client, &client->connections[i],
+					client_give_up(client, &client->connections[i],
 						"no answer in time");
 		}
 	}
@@ -524,14 +393,14 @@ create_connection(struct client *client, struct connection *connection, unsigned
 	char *error, size_t error_size)
 {
 	const struct options *options = client->shared->options;
+	size_t slots = (size_t)client->slot_mask + 1;
 
 	connection->number = number;
 	if (options->keys > number)
 		connection->owned =
 			(options->keys - number + options->connections - 1) / options->connections;
-	connection->slots = calloc(options->pipeline, sizeof *connection->slots);
-	connection->asked =
-		calloc(options->pipeline * options->multiget, sizeof *connection->asked);
+	connection->slots = calloc(slots, sizeof *connection->slots);
+	connection->asked = calloc(slots * options->multiget, sizeof *connection->asked);
 	if (!connection->slots || !connection->asked) {
 		snprintf(error, error_size, "no memory for connection %u", number);
 		return -1;
@@ -544,41 +413,51 @@ create_connection(struct client *client, struct connection *connection, unsigned
 	return 0;
 }
 
-struct client *
-client_create(struct client_shared *shared, unsigned first, unsigned count, char *error,
-	size_t error_size)
+/* What a client is beside its connections. False when there is no memory or descriptor. */
+static bool
+prepare(struct client *client, unsigned count)
 {
-	const struct options *options = shared->options;
+	const struct options *options = client->shared->options;
+
+	client->many_writers = options_many_writers(options);
+	client->vanishing = options->ttl.second || options->weights[OPERATION_DELETE];
+	client->multiget = (uint32_t)options->multiget;
+	client->pipeline = (uint32_t)options->pipeline;
+	while (client->slot_mask < client->pipeline - 1)
+		client->slot_mask = 2 * client->slot_mask + 1;
+	client->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	client->connections = calloc(count, sizeof *client->connections);
+	client->keys = calloc(options->multiget, sizeof *client->keys);
+	client->send_room = SEND_SIZE + compose_size_max(client);
+	client->send = malloc(client->send_room);
+	return client->epoll_fd >= 0 && client->connections && client->keys && client->send;
+}
+
+struct client *
+client_create(struct client_shared *shared, unsigned index, unsigned first, unsigned count,
+	char *error, size_t error_size)
+{
 	struct client *client = calloc(1, sizeof *client);
-	size_t request_size =
-		shared->protocol->request_size_max(shared->workload) + options->value_size.second;
-	size_t get_size =
-		shared->protocol->get_size_max(shared->workload, (unsigned)options->multiget);
 
 	if (!client) {
 		snprintf(error, error_size, "no memory for a thread");
 		return NULL;
 	}
 	client->shared = shared;
-	client->random = options->seed + first * UINT64_C(0x51ed270b0a1f39c1);
-	client->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	client->connections = calloc(count, sizeof *client->connections);
-	client->keys = calloc(options->multiget, sizeof *client->keys);
-	client->send_room = SEND_SIZE + (request_size > get_size ? request_size : get_size);
-	client->send = malloc(client->send_room);
-	if (client->epoll_fd < 0 || !client->connections || !client->keys || !client->send) {
+	client->index = index;
+	client->epoll_fd = -1;
+	if (!prepare(client, count)) {
 		snprintf(error, error_size, "cannot set up a thread: %s", strerror(errno));
 		client_destroy(&client);
 		return NULL;
 	}
+	compose_prepare(client, index);
 	for (unsigned i = 0; i < count; i++)
 		client->connections[i].fd = -1;
-	for (client->connection_count = 0; client->connection_count < count;
-		client->connection_count++) {
-		struct connection *connection = &client->connections[client->connection_count];
-		if (create_connection(client, connection, first + client->connection_count, error,
-			    error_size)) {
-			client->connection_count++;
+	while (client->connection_count < count) {
+		unsigned i = client->connection_count++;
+		if (create_connection(
+			    client, &client->connections[i], first + i, error, error_size)) {
 			client_destroy(&client);
 			return NULL;
 		}
@@ -600,8 +479,10 @@ client_destroy(struct client **client_at)
 			close(connection->fd);
 		free(connection->slots);
 		free(connection->asked);
+		free(connection->aside);
 		free(connection->unsent);
 		free(connection->partial);
+		free(connection->round);
 	}
 	if (client->epoll_fd >= 0)
 		close(client->epoll_fd);
@@ -619,9 +500,9 @@ client_counts(const struct client *client)
 }
 
 const struct histogram *
-client_latencies(const struct client *client)
+client_latencies(const struct client *client, enum client_class which)
 {
-	return &client->latencies;
+	return &client->latencies[which];
 }
 
 uint64_t

@@ -49,6 +49,17 @@ histogram_add(struct histogram *histogram, uint64_t value)
 	histogram->cells[histogram_cell(value)]++;
 }
 
+/* The same value so many times. */
+static inline void
+histogram_add_many(struct histogram *histogram, uint64_t value, uint64_t count)
+{
+	histogram->count += count;
+	histogram->sum += count * value;
+	if (value > histogram->max)
+		histogram->max = value;
+	histogram->cells[histogram_cell(value)] += count;
+}
+
 void histogram_merge(struct histogram *into, const struct histogram *from);
 
 /*

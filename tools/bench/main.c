@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* halcyon-bench: connect, fill, run, report. */
+#include "counters.h"
 #include "report.h"
 
 #ifdef HAVE_CONFIG_H
@@ -7,10 +8,10 @@
 #endif
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #ifndef PACKAGE_VERSION
@@ -22,8 +23,10 @@ enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
 struct thread {
 	pthread_t id;
 	struct client *client;
+	int cpu; /* that it is bound to, or -1 */
 	enum client_phase phase;
 	uint64_t requests;
+	uint64_t start_ns;
 	uint64_t deadline_ns;
 	_Atomic(bool) done;
 };
@@ -33,7 +36,15 @@ run_thread(void *argument)
 {
 	struct thread *thread = argument;
 
-	client_run(thread->client, thread->phase, thread->requests, thread->deadline_ns);
+	if (thread->cpu >= 0) {
+		cpu_set_t set;
+		CPU_ZERO(&set);
+		CPU_SET((size_t)thread->cpu, &set);
+		if (sched_setaffinity(0, sizeof set, &set))
+			fprintf(stderr, "halcyon-bench: cannot run on CPU %d\n", thread->cpu);
+	}
+	client_run(thread->client, thread->phase, thread->requests, thread->start_ns,
+		thread->deadline_ns);
 	atomic_store(&thread->done, true);
 	return NULL;
 }
@@ -57,13 +68,9 @@ raise_descriptor_limit(uint64_t wanted)
 }
 
 static double
-cpu_seconds(void)
+seconds_of(struct timeval time)
 {
-	struct rusage usage;
-
-	getrusage(RUSAGE_SELF, &usage);
-	return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-	       (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+	return (double)time.tv_sec + (double)time.tv_usec / 1e6;
 }
 
 static void
@@ -73,9 +80,13 @@ show_progress(const struct thread *threads, unsigned count, double elapsed, uint
 
 	for (unsigned i = 0; i < count; i++)
 		answered += client_progress(threads[i].client);
-	fprintf(stderr, "\r%s %5.0f s  %12llu requests  %9llu/s ",
-		threads[0].phase == CLIENT_FILL ? "fill" : "run ", elapsed,
-		(unsigned long long)answered, (unsigned long long)(answered - *before));
+	static const char *const names[] = {
+		[CLIENT_FILL] = "fill",
+		[CLIENT_WARMUP] = "warm-up",
+		[CLIENT_RUN] = "run",
+	};
+	fprintf(stderr, "\r%-7s %5.0f s  %12llu requests  %9llu/s ", names[threads[0].phase],
+		elapsed, (unsigned long long)answered, (unsigned long long)(answered - *before));
 	*before = answered;
 }
 
@@ -113,25 +124,26 @@ static int
 run_phase(struct thread *threads, unsigned count, const struct options *options,
 	enum client_phase phase, struct report_phase *report)
 {
+	uint64_t wanted = phase == CLIENT_RUN ? options->requests : options->warmup;
 	uint64_t start_ns = client_now_ns();
-	double cpu_before = cpu_seconds();
 	bool show = !options->quiet && isatty(STDERR_FILENO);
+	struct rusage before, after;
 
-	memset(report, 0, sizeof *report);
+	getrusage(RUSAGE_SELF, &before);
 	report->phase = phase;
 	for (unsigned i = 0; i < count; i++) {
-		uint64_t share = options->requests / count + (i < options->requests % count);
+		uint64_t share = wanted / count + (i < wanted % count);
 		threads[i].phase = phase;
-		threads[i].requests = phase == CLIENT_RUN ? share : 0;
+		threads[i].requests = phase == CLIENT_FILL ? 0 : share;
+		threads[i].start_ns = start_ns;
 		threads[i].deadline_ns = 0;
 		/*
 		 * Where requests are counted, a thread whose share is none must not run without
 		 * end.
 		 */
-		if (phase == CLIENT_RUN && (options->requests == 0 || share == 0))
+		if (phase != CLIENT_FILL && (wanted == 0 || share == 0))
 			threads[i].deadline_ns =
-				start_ns +
-				(options->requests ? 0 : (uint64_t)(options->seconds * 1e9)) + 1;
+				start_ns + (wanted ? 0 : (uint64_t)(options->seconds * 1e9)) + 1;
 		atomic_store(&threads[i].done, false);
 		if (pthread_create(&threads[i].id, NULL, run_thread, &threads[i])) {
 			fprintf(stderr, "halcyon-bench: cannot start thread %u\n", i);
@@ -140,10 +152,42 @@ run_phase(struct thread *threads, unsigned count, const struct options *options,
 	}
 	wait_for(threads, count, start_ns, show);
 	report->seconds = (double)(client_now_ns() - start_ns) / 1e9;
-	report->cpu_seconds = cpu_seconds() - cpu_before;
+	getrusage(RUSAGE_SELF, &after);
+	report->cpu_user_seconds = seconds_of(after.ru_utime) - seconds_of(before.ru_utime);
+	report->cpu_system_seconds = seconds_of(after.ru_stime) - seconds_of(before.ru_stime);
 	for (unsigned i = 0; i < count; i++)
 		report_add(report, threads[i].client);
 	return report_is_good(report, options) ? 0 : EXIT_FAILED;
+}
+
+/* All phases, between two looks at the server's counters where they are to be compared. */
+static int
+run_phases(struct thread *threads, unsigned count, const struct client_shared *shared,
+	struct report_phase *reports)
+{
+	const struct options *options = shared->options;
+	int timeout_ms = (int)(options->timeout * 1000);
+	struct counters before;
+	unsigned phases = 0;
+	int status = 0;
+
+	if (options->check_counters && counters_read(shared->address, timeout_ms, &before))
+		return EXIT_FAILED;
+	if (options->fill)
+		status = run_phase(threads, count, options, CLIENT_FILL, &reports[phases++]);
+	if (status == 0 && !options->fill_only && options->warmup)
+		status = run_phase(threads, count, options, CLIENT_WARMUP, &reports[phases++]);
+	if (status == 0 && !options->fill_only)
+		status = run_phase(threads, count, options, CLIENT_RUN, &reports[phases++]);
+	report_print(reports, phases, options, stdout);
+	if (status == 0 && options->check_counters) {
+		struct client_counts totals = {0};
+		for (unsigned i = 0; i < phases; i++)
+			report_add_counts(&totals, &reports[i].counts);
+		if (counters_compare(shared->address, timeout_ms, &before, &totals))
+			status = EXIT_FAILED;
+	}
+	return status;
 }
 
 static int
@@ -151,9 +195,8 @@ run(const struct options *options, struct client_shared *shared)
 {
 	unsigned count = (unsigned)options->threads;
 	struct thread *threads = calloc(count, sizeof *threads);
-	struct report_phase *reports = calloc(2, sizeof *reports);
+	struct report_phase *reports = calloc(3, sizeof *reports);
 	unsigned first = 0;
-	unsigned phases = 0;
 	int status = 0;
 	char error[256];
 
@@ -164,19 +207,17 @@ run(const struct options *options, struct client_shared *shared)
 	for (unsigned i = 0; status == 0 && i < count; i++) {
 		unsigned share = (unsigned)(options->connections / count +
 					    (i < options->connections % count));
-		threads[i].client = client_create(shared, first, share, error, sizeof error);
+		threads[i].cpu =
+			options->pin_count ? (int)options->pins[i % options->pin_count] : -1;
+		threads[i].client = client_create(shared, i, first, share, error, sizeof error);
 		first += share;
 		if (!threads[i].client) {
 			fprintf(stderr, "halcyon-bench: %s\n", error);
 			status = EXIT_FAILED;
 		}
 	}
-	if (status == 0 && options->fill)
-		status = run_phase(threads, count, options, CLIENT_FILL, &reports[phases++]);
-	if (status == 0 && !options->fill_only)
-		status = run_phase(threads, count, options, CLIENT_RUN, &reports[phases++]);
-	if (phases)
-		report_print(reports, phases, options->json, stdout);
+	if (status == 0)
+		status = run_phases(threads, count, shared, reports);
 	for (unsigned i = 0; threads && i < count; i++)
 		client_destroy(&threads[i].client);
 	free(reports);
@@ -184,12 +225,63 @@ run(const struct options *options, struct client_shared *shared)
 	return status;
 }
 
+static const struct protocol *
+find_protocol(const char *name)
+{
+	const struct protocol *const protocols[] = {
+		protocol_text(), protocol_meta(), protocol_binary()};
+
+	for (size_t i = 0; i < sizeof protocols / sizeof *protocols; i++)
+		if (strcmp(protocols[i]->name, name) == 0)
+			return protocols[i];
+	return NULL;
+}
+
+/* Everything that the options name is there: run. */
+static int
+set_up_and_run(const struct options *options, const struct protocol *protocol)
+{
+	struct draw_keys_options key_options = {
+		.kind = options->key_kind,
+		.keys = options->keys,
+		.exponent = options->exponent,
+		.shift_every = options->shift
+				       ? (options->shift + options->threads - 1) / options->threads
+				       : 0,
+	};
+	struct dial_address address;
+	struct workload workload;
+	char error[256];
+
+	raise_descriptor_limit(options->connections + 64);
+	if (dial_find(options->server, options->socket, &address, error, sizeof error)) {
+		fprintf(stderr, "halcyon-bench: %s\n", error);
+		return EXIT_FAILED;
+	}
+	struct draw_keys *keys = draw_keys_create(&key_options);
+	if (!keys || workload_create(&workload, options)) {
+		fprintf(stderr, "halcyon-bench: no memory for the state of %llu keys\n",
+			(unsigned long long)options->keys);
+		draw_keys_destroy(&keys);
+		return EXIT_FAILED;
+	}
+	struct client_shared shared = {
+		.options = options,
+		.protocol = protocol,
+		.address = &address,
+		.keys = keys,
+		.workload = &workload,
+	};
+	int status = run(options, &shared);
+	workload_destroy(&workload);
+	draw_keys_destroy(&keys);
+	return status;
+}
+
 int
 main(int argc, char **argv)
 {
 	struct options options = {0};
-	struct workload workload;
-	struct dial_address address;
 	char error[256];
 
 	int next = optable_parse(options_table(), argc, argv, &options, error, sizeof error);
@@ -213,23 +305,12 @@ main(int argc, char **argv)
 		fprintf(stderr, "halcyon-bench: %s\n", error);
 		return EXIT_USAGE;
 	}
-	raise_descriptor_limit(options.connections + 64);
-	if (dial_find(options.server, options.socket, &address, error, sizeof error)) {
-		fprintf(stderr, "halcyon-bench: %s\n", error);
-		return EXIT_FAILED;
+	const struct protocol *protocol = find_protocol(options.protocol);
+	if (!protocol) {
+		fprintf(stderr,
+			"halcyon-bench: --protocol %s: not of the form text, meta or binary\n",
+			options.protocol);
+		return EXIT_USAGE;
 	}
-	if (workload_create(&workload, &options)) {
-		fprintf(stderr, "halcyon-bench: no memory for the state of %llu keys\n",
-			(unsigned long long)options.keys);
-		return EXIT_FAILED;
-	}
-	struct client_shared shared = {
-		.options = &options,
-		.protocol = protocol_text(),
-		.address = &address,
-		.workload = &workload,
-	};
-	int status = run(&options, &shared);
-	workload_destroy(&workload);
-	return status;
+	return set_up_and_run(&options, protocol);
 }

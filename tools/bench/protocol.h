@@ -26,17 +26,6 @@
 
 #include "workload.h"
 
-enum operation {
-	OPERATION_GET,
-	OPERATION_SET,
-	OPERATION_GAT,
-	OPERATION_TOUCH,
-	OPERATION_INCR,
-	OPERATION_APPEND,
-	OPERATION_DELETE,
-	OPERATION_COUNT
-};
-
 /* A request on one key. */
 struct request {
 	enum operation operation;
@@ -100,6 +89,9 @@ struct protocol {
 	 */
 	size_t (*match)(const struct workload *workload, const char *at, size_t size, uint32_t key,
 		const char **value, uint64_t *value_size);
+	/* The answer to a set that was stored, where it is always the same; else NULL. */
+	const char *stored;
+	size_t stored_size;
 };
 
 const struct protocol *protocol_text(void);

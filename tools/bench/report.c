@@ -4,15 +4,22 @@
 #include <string.h>
 
 void
-report_add(struct report_phase *phase, const struct client *client)
+report_add_counts(struct client_counts *into, const struct client_counts *from)
 {
 	/* struct client_counts is nothing but uint64_t fields. */
-	const uint64_t *from = (const uint64_t *)client_counts(client);
-	uint64_t *into = (uint64_t *)&phase->counts;
+	uint64_t *to = (uint64_t *)into;
+	const uint64_t *of = (const uint64_t *)from;
 
-	for (size_t i = 0; i < sizeof phase->counts / sizeof *into; i++)
-		into[i] += from[i];
-	histogram_merge(&phase->latencies, client_latencies(client));
+	for (size_t i = 0; i < sizeof *into / sizeof *to; i++)
+		to[i] += of[i];
+}
+
+void
+report_add(struct report_phase *phase, const struct client *client)
+{
+	report_add_counts(&phase->counts, client_counts(client));
+	for (unsigned i = 0; i < CLIENT_CLASSES; i++)
+		histogram_merge(&phase->latencies[i], client_latencies(client, i));
 }
 
 static const struct {
@@ -25,14 +32,28 @@ static const struct {
 	}
 	COUNT(requests),
 	COUNT(sets),
+	COUNT(after_miss),
 	COUNT(gets),
 	COUNT(hits),
 	COUNT(misses),
+	COUNT(scans),
+	COUNT(gats),
+	COUNT(gat_hits),
+	COUNT(touches),
+	COUNT(touch_hits),
+	COUNT(incrs),
+	COUNT(incr_hits),
+	COUNT(appends),
+	COUNT(append_hits),
+	COUNT(deletes),
+	COUNT(delete_hits),
 	COUNT(lost),
+	COUNT(foreign),
 	COUNT(refused),
 	COUNT(errors),
 	COUNT(wrong),
 	COUNT(missing),
+	COUNT(behind),
 	COUNT(bytes_sent),
 	COUNT(bytes_received),
 #undef COUNT
@@ -44,6 +65,7 @@ static const struct {
 } quantile_rows[] = {
 	{"latency_p50_us", 0.5},
 	{"latency_p90_us", 0.9},
+	{"latency_p95_us", 0.95},
 	{"latency_p99_us", 0.99},
 	{"latency_p999_us", 0.999},
 	{"latency_p9999_us", 0.9999},
@@ -56,63 +78,93 @@ struct printer {
 	const char *prefix;
 };
 
+static const char *const phase_prefixes[] = {
+	[CLIENT_FILL] = "fill_",
+	[CLIENT_WARMUP] = "warmup_",
+	[CLIENT_RUN] = "",
+};
+
 static void
-print_name(struct printer *printer, const char *name)
+print_name(struct printer *printer, const char *before, const char *name)
 {
 	if (printer->json)
-		fprintf(printer->out, "%s\n  \"%s%s\": ", printer->first ? "{" : ",",
-			printer->prefix, name);
+		fprintf(printer->out, "%s\n  \"%s%s%s\": ", printer->first ? "{" : ",",
+			printer->prefix, before, name);
 	else
-		fprintf(printer->out, "%s%-*s ", printer->prefix,
-			(int)(24 - strlen(printer->prefix)), name);
+		fprintf(printer->out, "%s%s%-*s ", printer->prefix, before,
+			(int)(24 - strlen(printer->prefix) - strlen(before)), name);
 	printer->first = false;
 }
 
 static void
-print_decimal(struct printer *printer, const char *name, double value, int places)
+print_decimal(
+	struct printer *printer, const char *before, const char *name, double value, int places)
 {
-	print_name(printer, name);
+	print_name(printer, before, name);
 	fprintf(printer->out, printer->json ? "%.*f" : "%.*f\n", places, value);
+}
+
+static void
+print_latencies(struct printer *printer, const char *before, const struct histogram *latencies)
+{
+	if (latencies->count == 0)
+		return;
+	print_decimal(printer, before, "latency_mean_us",
+		(double)latencies->sum / (double)latencies->count / 1000, 1);
+	for (size_t i = 0; i < sizeof quantile_rows / sizeof quantile_rows[0]; i++)
+		print_decimal(printer, before, quantile_rows[i].name,
+			(double)histogram_quantile(latencies, quantile_rows[i].share) / 1000, 1);
+	print_decimal(printer, before, "latency_max_us", (double)latencies->max / 1000, 1);
 }
 
 static void
 print_phase(struct printer *printer, const struct report_phase *phase)
 {
+	static const char *const classes[CLIENT_CLASSES] = {
+		[CLIENT_CLASS_GET] = "get_",
+		[CLIENT_CLASS_SET] = "set_",
+		[CLIENT_CLASS_OTHER] = "other_",
+	};
+	static struct histogram all; /* too large for a stack */
 	double requests = (double)phase->counts.requests;
+	double cpu_seconds = phase->cpu_user_seconds + phase->cpu_system_seconds;
 
-	printer->prefix = phase->phase == CLIENT_FILL ? "fill_" : "";
+	printer->prefix = phase_prefixes[phase->phase];
 	for (size_t i = 0; i < sizeof count_rows / sizeof count_rows[0]; i++) {
 		uint64_t count =
 			*(const uint64_t *)((const char *)&phase->counts + count_rows[i].offset);
-		print_name(printer, count_rows[i].name);
+		print_name(printer, "", count_rows[i].name);
 		fprintf(printer->out, printer->json ? "%llu" : "%llu\n", (unsigned long long)count);
 	}
-	print_decimal(printer, "seconds", phase->seconds, 3);
-	print_decimal(printer, "requests_per_second",
+	print_decimal(printer, "", "seconds", phase->seconds, 3);
+	print_decimal(printer, "", "requests_per_second",
 		phase->seconds > 0 ? requests / phase->seconds : 0, 0);
-	print_decimal(printer, "bench_cpu_us_a_request",
-		requests > 0 ? phase->cpu_seconds * 1e6 / requests : 0, 3);
-	if (phase->latencies.count == 0)
-		return;
-	print_decimal(printer, "latency_mean_us",
-		(double)phase->latencies.sum / (double)phase->latencies.count / 1000, 1);
-	for (size_t i = 0; i < sizeof quantile_rows / sizeof quantile_rows[0]; i++)
-		print_decimal(printer, quantile_rows[i].name,
-			(double)histogram_quantile(&phase->latencies, quantile_rows[i].share) /
-				1000,
-			1);
-	print_decimal(printer, "latency_max_us", (double)phase->latencies.max / 1000, 1);
+	print_decimal(printer, "", "bench_cpu_user_seconds", phase->cpu_user_seconds, 3);
+	print_decimal(printer, "", "bench_cpu_system_seconds", phase->cpu_system_seconds, 3);
+	print_decimal(printer, "", "bench_cpu_us_a_request",
+		requests > 0 ? cpu_seconds * 1e6 / requests : 0, 4);
+	memset(&all, 0, sizeof all);
+	for (unsigned i = 0; i < CLIENT_CLASSES; i++)
+		histogram_merge(&all, &phase->latencies[i]);
+	print_latencies(printer, "", &all);
+	for (unsigned i = 0; printer->json && i < CLIENT_CLASSES; i++)
+		print_latencies(printer, classes[i], &phase->latencies[i]);
 }
 
 void
-report_print(const struct report_phase *phases, unsigned count, bool json, FILE *out)
+report_print(
+	const struct report_phase *phases, unsigned count, const struct options *options, FILE *out)
 {
-	struct printer printer = {.out = out, .json = json, .first = true};
+	struct printer printer = {.out = out, .json = options->json, .first = true};
 
 	for (unsigned i = 0; i < count; i++)
 		print_phase(&printer, &phases[i]);
-	if (json)
+	if (options->json) {
+		printer.prefix = "";
+		print_name(&printer, "", "options");
+		optable_print_json(options_table(), options, out);
 		fputs("\n}\n", out);
+	}
 	fflush(out);
 }
 

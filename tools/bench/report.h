@@ -8,15 +8,20 @@
 struct report_phase {
 	enum client_phase phase;
 	struct client_counts counts; /* of all threads together */
-	struct histogram latencies;
+	struct histogram latencies[CLIENT_CLASSES];
 	double seconds;
-	double cpu_seconds; /* that this program used */
+	double cpu_user_seconds; /* that this program used */
+	double cpu_system_seconds;
 };
 
 void report_add(struct report_phase *phase, const struct client *client);
 
-/* Print the phases in order, each name once. */
-void report_print(const struct report_phase *phases, unsigned count, bool json, FILE *out);
+/* Adds the counts of a phase to those of others. */
+void report_add_counts(struct client_counts *into, const struct client_counts *from);
+
+/* Print the phases in order, each name once; as JSON with the options. */
+void report_print(const struct report_phase *phases, unsigned count, const struct options *options,
+	FILE *out);
 
 /* Whether the phase went as it must under these options; the exit status hangs on it. */
 bool report_is_good(const struct report_phase *phase, const struct options *options);

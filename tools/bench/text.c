@@ -282,6 +282,8 @@ static const struct protocol text = {
 	.write = write,
 	.parse = parse,
 	.match = match,
+	.stored = "STORED\r\n",
+	.stored_size = 8,
 };
 
 const struct protocol *

@@ -6,7 +6,6 @@
 
 #define SMALL_VALUE 4
 #define SMALL_VERSIONS 256
-#define SAMPLE_EXTRA 4096
 
 unsigned
 workload_key_digits(uint64_t keys)
@@ -27,29 +26,49 @@ hash(const struct workload *workload, uint64_t key, uint32_t version)
 	return workload_random(&state);
 }
 
+static void
+prepare_keys(struct workload *workload, const struct options *options)
+{
+	size_t prefix = strlen(options->key_prefix);
+
+	workload->key_size = (unsigned)options->key_size;
+	workload->key_digits =
+		workload_key_digits(options->scan > 0 ? WORKLOAD_NUMBERS : options->keys);
+	size_t head = workload->key_size - workload->key_digits;
+	memset(workload->key_head, '-', sizeof workload->key_head);
+	memcpy(workload->key_head, options->key_prefix, prefix < head ? prefix : head);
+	if (workload->key_digits > sizeof workload->quick_tail ||
+		workload->key_size < sizeof workload->quick_tail)
+		return;
+	char zeros[WORKLOAD_KEY_SIZE_MAX];
+	workload_write_any_key(workload, zeros, 0);
+	memcpy(&workload->quick_tail, zeros + workload->key_size - sizeof workload->quick_tail,
+		sizeof workload->quick_tail);
+	workload->quick_end = (uint32_t)options->keys;
+}
+
 int
 workload_create(struct workload *workload, const struct options *options)
 {
-	size_t head = options->key_size;
-	size_t prefix = strlen(options->key_prefix);
-
 	memset(workload, 0, sizeof *workload);
 	workload->keys = options->keys;
 	workload->seed = options->seed;
-	workload->key_size = (unsigned)options->key_size;
-	workload->key_digits = workload_key_digits(options->keys);
+	workload->flags = (uint32_t)options->flags;
 	workload->value_size_min = options->value_size.first;
 	workload->value_size_max = options->value_size.second;
-	head -= workload->key_digits;
-	memset(workload->key_head, '-', sizeof workload->key_head);
-	memcpy(workload->key_head, options->key_prefix, prefix < head ? prefix : head);
+	prepare_keys(workload, options);
+	draw_sizes_start(&workload->sizes, options->value_kind, workload->value_size_min,
+		workload->value_size_max, workload->seed);
 	if (options->verify) {
+		bool many = options_many_writers(options);
 		workload->sent = calloc(options->keys, sizeof *workload->sent);
 		workload->acked = calloc(options->keys, sizeof *workload->acked);
-		if (workload->sent && workload->acked)
+		if (many)
+			workload->answered = calloc(options->keys, sizeof *workload->answered);
+		if (workload->sent && workload->acked && (workload->answered || !many))
 			return 0;
 	} else {
-		size_t size = workload->value_size_max + SAMPLE_EXTRA;
+		size_t size = workload->value_size_max + WORKLOAD_SAMPLE_EXTRA;
 		workload->sample = malloc(size);
 		if (workload->sample) {
 			uint64_t state = options->seed;
@@ -67,13 +86,14 @@ workload_destroy(struct workload *workload)
 {
 	free(workload->sent);
 	free(workload->acked);
+	free(workload->answered);
 	free(workload->sample);
-	workload->sent = workload->acked = NULL;
+	workload->sent = workload->acked = workload->answered = NULL;
 	workload->sample = NULL;
 }
 
 void
-workload_write_key(const struct workload *workload, char *at, uint32_t key)
+workload_write_any_key(const struct workload *workload, char *at, uint32_t key)
 {
 	static const char pairs[] =
 		"00010203040506070809101112131415161718192021222324252627282930313233343536373839"
@@ -98,13 +118,11 @@ workload_write_key(const struct workload *workload, char *at, uint32_t key)
 uint64_t
 workload_value_size(const struct workload *workload, uint64_t key, uint32_t version)
 {
-	uint64_t spread = workload->value_size_max - workload->value_size_min;
-
 	if (key & WORKLOAD_COUNTER)
 		return WORKLOAD_COUNTER_SIZE;
-	if (spread == 0)
+	if (workload->value_size_min == workload->value_size_max)
 		return workload->value_size_min;
-	return workload->value_size_min + workload_below(hash(workload, ~key, version), spread + 1);
+	return draw_size(&workload->sizes, workload->sample ? key : hash(workload, ~key, version));
 }
 
 static uint32_t
@@ -135,7 +153,7 @@ workload_write_value(
 		return;
 	}
 	if (workload->sample) {
-		memcpy(at, workload->sample + key % SAMPLE_EXTRA, size);
+		memcpy(at, workload->sample + key % WORKLOAD_SAMPLE_EXTRA, size);
 		return;
 	}
 	if (size < SMALL_VALUE) {
@@ -154,6 +172,77 @@ workload_write_value(
 	}
 	uint64_t word = stream(&state);
 	memcpy(at, &word, size);
+}
+
+typedef uint64_t vector __attribute__((vector_size(16), aligned(1), may_alias));
+
+bool
+workload_value_differs(
+	const struct workload *workload, uint64_t key, const char *value, uint64_t size)
+{
+	const char *expected = workload->sample + key % WORKLOAD_SAMPLE_EXTRA;
+	bool differs = size != workload_value_size(workload, key, 1);
+	vector difference = {0, 0};
+	unsigned char rest = 0;
+
+	/* The sample is at least as long as any value that is sent, not as any that comes. */
+	if (size > workload->value_size_max) {
+		for (; size > 0; size--)
+			rest |= (unsigned char)*value++;
+		__asm__ volatile("" : : "r"(rest));
+		return true;
+	}
+	for (; size >= sizeof difference; size -= sizeof difference) {
+		difference |= *(const vector *)value ^ *(const vector *)expected;
+		value += sizeof difference;
+		expected += sizeof difference;
+	}
+	for (; size > 0; size--)
+		rest |= (unsigned char)(*value++ ^ *expected++);
+	return differs | ((difference[0] | difference[1]) != 0) | (rest != 0);
+}
+
+uint32_t
+workload_take_version(struct workload *workload, uint64_t key, bool *is_newest)
+{
+	*is_newest = true;
+	if (!workload->sent || key >= workload->keys)
+		return 1;
+	if (!workload->answered) {
+		/* Only this thread writes the key. */
+		uint32_t version =
+			atomic_load_explicit(&workload->sent[key], memory_order_relaxed) + 1;
+		atomic_store_explicit(&workload->sent[key], version, memory_order_release);
+		return version;
+	}
+	/*
+	 * Loaded before the number is taken: a version that another thread takes in between and
+	 * that is answered may not stand in for an older one that isn't.
+	 */
+	uint32_t answered = atomic_load_explicit(&workload->answered[key], memory_order_seq_cst);
+	uint32_t version =
+		atomic_fetch_add_explicit(&workload->sent[key], 1, memory_order_seq_cst) + 1;
+	*is_newest = answered == version - 1;
+	return version;
+}
+
+void
+workload_end_version(
+	struct workload *workload, uint64_t key, uint32_t version, bool is_newest, bool done)
+{
+	if (!workload->sent || key >= workload->keys)
+		return;
+	if (!workload->answered) {
+		if (done)
+			atomic_store_explicit(&workload->acked[key], version, memory_order_release);
+		return;
+	}
+	uint32_t acked = atomic_load_explicit(&workload->acked[key], memory_order_relaxed);
+	while (done && is_newest && acked < version)
+		if (atomic_compare_exchange_weak_explicit(&workload->acked[key], &acked, version,
+			    memory_order_release, memory_order_relaxed))
+			break;
+	atomic_fetch_add_explicit(&workload->answered[key], 1, memory_order_seq_cst);
 }
 
 static bool
@@ -208,7 +297,7 @@ enum workload_verdict
 workload_check_value(const struct workload *workload, uint64_t key, uint32_t oldest,
 	const char *value, uint64_t size, uint32_t *version)
 {
-	uint32_t newest = atomic_load_explicit(&workload->sent[key], memory_order_acquire);
+	uint32_t newest = workload_newest(workload, key);
 
 	if (size < SMALL_VALUE)
 		return check_small(workload, key, oldest, newest, value, size, version);

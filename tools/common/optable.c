@@ -206,6 +206,56 @@ optable_print_help(const struct optable *table, FILE *out)
 	}
 }
 
+void
+optable_print_json_string(const char *text, FILE *out)
+{
+	fputc('"', out);
+	for (; *text; text++) {
+		unsigned char c = (unsigned char)*text;
+		if (c < ' ')
+			fprintf(out, "\\u%04x", c);
+		else
+			fprintf(out, c == '"' || c == '\\' ? "\\%c" : "%c", c);
+	}
+	fputc('"', out);
+}
+
+void
+optable_print_json(const struct optable *table, const void *values, FILE *out)
+{
+	for (size_t i = 0; i < table->row_count; i++) {
+		const struct optable_row *row = &table->rows[i];
+		const void *field = (const char *)values + row->offset;
+		const struct optable_pair *pair = field;
+
+		fprintf(out, "%s\"%s\": ", i ? ", " : "{", row->name);
+		switch (row->kind) {
+		case OPTABLE_FLAG:
+			fputs(*(const bool *)field ? "true" : "false", out);
+			break;
+		case OPTABLE_NUMBER:
+			fprintf(out, "%llu", (unsigned long long)*(const uint64_t *)field);
+			break;
+		case OPTABLE_SECONDS:
+			fprintf(out, "%.9g", *(const double *)field);
+			break;
+		case OPTABLE_STRING:
+			if (*(const char *const *)field)
+				optable_print_json_string(*(const char *const *)field, out);
+			else
+				fputs("null", out);
+			break;
+		case OPTABLE_RANGE:
+		case OPTABLE_RATIO:
+			fprintf(out, "\"%llu%c%llu\"", (unsigned long long)pair->first,
+				row->kind == OPTABLE_RANGE ? '-' : ':',
+				(unsigned long long)pair->second);
+			break;
+		}
+	}
+	fputc('}', out);
+}
+
 /* Text with what roff would take for a request or an escape made harmless. */
 static void
 print_roff(const char *text, FILE *out)

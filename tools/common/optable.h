@@ -66,6 +66,15 @@ int optable_parse(const struct optable *table, int argc, char **argv, void *into
 
 void optable_print_help(const struct optable *table, FILE *out);
 
+/*
+ * The values that optable_parse left, as one JSON object in one line: numbers, true and false,
+ * strings, and strings for ranges and ratios; null for a string that was not given.
+ */
+void optable_print_json(const struct optable *table, const void *values, FILE *out);
+
+/* A string in JSON's quotes. */
+void optable_print_json_string(const char *text, FILE *out);
+
 /* The manual page, roff with the man macros, section 1. */
 void optable_print_man(const struct optable *table, FILE *out);
 

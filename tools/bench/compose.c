@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What is asked next. */
+#include "inside.h"
+
+#include <stdlib.h>
+
+#define TAIL_SETS 16 /* one in so many appends is a set */
+#define SLACK 64
+
+/*
+ * The choices, the likeliest first: scans and overwrites have their shares, the mix has the rest.
+ */
+void
+compose_prepare(struct client *client, unsigned index)
+{
+	const struct options *options = client->shared->options;
+	double rest = 1 - options->scan - options->overwrites;
+	double shares[OPERATION_COUNT + 1] = {0};
+	double total = 0;
+	double sum = 0;
+
+	for (unsigned i = 0; i < OPERATION_COUNT; i++)
+		total += (double)options->weights[i];
+	for (unsigned i = 0; i < OPERATION_COUNT; i++)
+		shares[i] = rest * (double)options->weights[i] / total;
+	shares[OPERATION_SET] += options->overwrites;
+	shares[OPERATION_COUNT] = options->scan;
+	client->choice_count = 0;
+	for (;;) {
+		unsigned best = 0;
+		for (unsigned i = 1; i <= OPERATION_COUNT; i++)
+			if (shares[i] > shares[best])
+				best = i;
+		if (shares[best] <= 0)
+			break;
+		sum += shares[best];
+		client->choices[client->choice_count++] = (struct choice){
+			.bound = sum < 1 ? (uint64_t)(sum * 0x1p64) : UINT64_MAX,
+			.operation = best < OPERATION_COUNT ? best : OPERATION_GET,
+			.is_scan = best == OPERATION_COUNT,
+		};
+		shares[best] = 0;
+	}
+	client->choices[client->choice_count - 1].bound = UINT64_MAX;
+	client->random = options->seed + index * UINT64_C(0x51ed270b0a1f39c1);
+	client->drawn_next = DRAW_BATCH;
+	draw_state_start(&client->draws, client->shared->keys, options->seed, index,
+		(uint32_t)options->threads);
+}
+
+size_t
+compose_size_max(const struct client *client)
+{
+	const struct protocol *protocol = client->shared->protocol;
+	const struct workload *workload = client->shared->workload;
+	size_t value = workload->value_size_max > WORKLOAD_COUNTER_SIZE ? workload->value_size_max
+									: WORKLOAD_COUNTER_SIZE;
+	size_t any = protocol->request_size_max(workload) + value;
+	size_t get = protocol->get_size_max(workload, client->multiget);
+
+	return (any > get ? any : get) + SLACK;
+}
+
+static inline uint32_t
+draw_key(struct client *client)
+{
+	if (client->drawn_next == DRAW_BATCH) {
+		draw_keys_fill(client->shared->keys, &client->draws, client->drawn, DRAW_BATCH);
+		client->drawn_next = 0;
+	}
+	return (uint32_t)client->drawn[client->drawn_next++];
+}
+
+/* The nearest key that the connection owns, where only it may write it. */
+static uint32_t
+own_key(const struct client *client, const struct connection *connection, uint32_t key)
+{
+	if (!client->shared->workload->sent || client->many_writers)
+		return key;
+	uint32_t all = (uint32_t)client->shared->options->connections;
+	uint32_t own = key - key % all + connection->number;
+	return own < client->shared->workload->keys ? own : own - all;
+}
+
+static uint32_t
+draw_ttl(struct client *client)
+{
+	const struct optable_pair *range = &client->shared->options->ttl;
+
+	if (range->first == range->second)
+		return (uint32_t)range->first;
+	return (uint32_t)(range->first + workload_below(workload_random(&client->random),
+						 range->second - range->first + 1));
+}
+
+static inline struct slot *
+push_slot(struct client *client, struct connection *connection, enum operation operation,
+	unsigned keys, uint64_t start_ns, struct asked **asked)
+{
+	uint32_t at = (connection->head + connection->under_way) & client->slot_mask;
+	struct slot *slot = &connection->slots[at];
+
+	connection->under_way++;
+	client->under_way++;
+	*asked = connection->asked + (size_t)at * client->multiget;
+	slot->start_ns = start_ns;
+	slot->keys = (uint16_t)keys;
+	slot->answered = 0;
+	slot->operation = (uint8_t)operation;
+	slot->is_newest = true;
+	return slot;
+}
+
+/* Any request on one key but a get. */
+static char *
+add_request(struct client *client, struct connection *connection, char *at,
+	enum operation operation, uint32_t key, uint64_t start_ns)
+{
+	struct workload *workload = client->shared->workload;
+	struct request request = {operation, key, 1, 0};
+	struct asked *asked;
+	struct slot *slot = push_slot(client, connection, operation, 1, start_ns, &asked);
+
+	if (operation == OPERATION_SET || operation == OPERATION_DELETE)
+		request.version = workload_take_version(workload, key, &slot->is_newest);
+	if (operation != OPERATION_DELETE)
+		request.ttl = draw_ttl(client);
+	asked->key = key;
+	asked->version =
+		operation == OPERATION_GAT ? workload_oldest(workload, key) : request.version;
+	return client->shared->protocol->write(workload, at, &request);
+}
+
+static inline char *
+add_get(struct client *client, struct connection *connection, char *at, bool is_scan,
+	uint64_t start_ns)
+{
+	const struct workload *workload = client->shared->workload;
+	unsigned count = client->multiget;
+	struct asked *asked;
+
+	push_slot(client, connection, OPERATION_GET, count, start_ns, &asked);
+	for (unsigned i = 0; i < count; i++) {
+		uint32_t key;
+		if (is_scan) {
+			uint64_t number;
+			draw_scan_fill(&client->draws, &number, 1);
+			key = (uint32_t)number & (WORKLOAD_NUMBERS - 1);
+			client->counts.scans++;
+		} else {
+			key = draw_key(client);
+		}
+		client->keys[i] = asked[i].key = key;
+		asked[i].version = workload_oldest(workload, key);
+	}
+	return client->shared->protocol->write_get(workload, at, client->keys, count);
+}
+
+static char *
+add_fill(struct client *client, struct connection *connection, char *at, uint64_t start_ns)
+{
+	static const uint32_t kinds[] = {0, WORKLOAD_COUNTER, WORKLOAD_TAIL};
+	const struct options *options = client->shared->options;
+
+	while (connection->fill_next == connection->owned ||
+		(connection->fill_kind == 1 && !options->weights[OPERATION_INCR]) ||
+		(connection->fill_kind == 2 && !options->weights[OPERATION_APPEND])) {
+		if (connection->owned == 0 ||
+			connection->fill_kind == sizeof kinds / sizeof *kinds - 1) {
+			connection->is_filled = true;
+			return NULL;
+		}
+		connection->fill_kind++;
+		connection->fill_next = 0;
+	}
+	uint64_t key = connection->number + options->connections * connection->fill_next++;
+	return add_request(client, connection, at, OPERATION_SET,
+		(uint32_t)key | kinds[connection->fill_kind], start_ns);
+}
+
+static inline const struct choice *
+choose(struct client *client)
+{
+	const struct choice *choice = client->choices;
+
+	if (client->choice_count == 1)
+		return choice;
+	uint64_t bits = workload_random(&client->random);
+	while (bits >= choice->bound && choice->bound != UINT64_MAX)
+		choice++;
+	return choice;
+}
+
+char *
+compose_request(struct client *client, struct connection *connection, char *at, uint64_t start_ns,
+	bool *drawn)
+{
+	*drawn = false;
+	if (connection->aside_first < connection->aside_end) {
+		uint32_t key = connection->aside[connection->aside_first++];
+		if (connection->aside_first == connection->aside_end)
+			connection->aside_first = connection->aside_end = 0;
+		client->counts.after_miss++;
+		return add_request(client, connection, at, OPERATION_SET, key, start_ns);
+	}
+	if (client->phase == CLIENT_FILL)
+		return connection->is_filled ? NULL : add_fill(client, connection, at, start_ns);
+	if (client->stopping || client->left == 0)
+		return NULL;
+	client->left--;
+	*drawn = true;
+	const struct choice *choice = choose(client);
+	enum operation operation = choice->operation;
+	if (operation == OPERATION_GET)
+		return add_get(client, connection, at, choice->is_scan, start_ns);
+	uint32_t key = draw_key(client);
+	switch (operation) {
+	case OPERATION_SET:
+	case OPERATION_DELETE:
+		key = own_key(client, connection, key);
+		break;
+	case OPERATION_INCR:
+		key |= WORKLOAD_COUNTER;
+		break;
+	case OPERATION_APPEND:
+		key |= WORKLOAD_TAIL;
+		if (workload_below(workload_random(&client->random), TAIL_SETS) == 0)
+			operation = OPERATION_SET;
+		break;
+	default:
+		break;
+	}
+	return add_request(client, connection, at, operation, key, start_ns);
+}
