@@ -8,15 +8,14 @@ import json
 import os
 import re
 import socket
-import socketserver
 import subprocess
 import sys
-import tempfile
-import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "system"))
+sys.path.insert(0, HERE)
 from common import Failed, Suite, check, free_port  # noqa: E402
+from liar import CODECS, Liar  # noqa: E402
 
 suite = Suite(__doc__)
 SOURCE = os.environ.get("top_srcdir", os.path.join(HERE, "..", ".."))
@@ -31,145 +30,105 @@ def ctl(*arguments):
                           timeout=30)
 
 
-class Liar:
-    """A server of get and set on a Unix socket. lie(command, key, reply) may change any reply, or return None to
-    close the connection; it is asked with a running number from 1 on."""
-
-    def __init__(self, lie):
-        self.transport = "unix"
-        self.folder = tempfile.TemporaryDirectory()
-        self.path = os.path.join(self.folder.name, "socket")
-        self.items = {}
-        self.older = {}
-        self.count = 0
-        self.lie = lie
-        self.lock = threading.Lock()
-        outer = self
-
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self):
-                try:
-                    outer.serve(self.rfile, self.wfile)
-                except (BrokenPipeError, ConnectionResetError):
-                    pass
-
-        class Threads(socketserver.ThreadingUnixStreamServer):
-            daemon_threads = True
-            request_queue_size = 100
-
-        self.server = Threads(self.path, Handler)
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *unused):
-        self.server.shutdown()
-        self.server.server_close()
-        self.folder.cleanup()
-
-    def serve(self, reader, writer):
-        for line in reader:
-            words = line.split()
-            with self.lock:
-                reply = self.answer(words, reader)
-                self.count += 1
-                reply = self.lie(self, words[0], words[1], reply)
-            if reply is None:
-                return
-            writer.write(reply)
-
-    def answer(self, words, reader):
-        if words[0] == b"set":
-            value = reader.read(int(words[4]) + 2)
-            if words[1] in self.items:
-                self.older[words[1]] = self.items[words[1]]
-            self.items[words[1]] = value
-            return b"STORED\r\n"
-        return b"".join(self.value(key, self.items[key]) for key in words[1:] if key in self.items) + b"END\r\n"
-
-    @staticmethod
-    def value(key, value):
-        return b"VALUE %s 0 %d\r\n%s" % (key, len(value) - 2, value)
+def run_against(lie, protocol, *options):
+    with Liar(lie, protocol) as server:
+        return suite.bench(server, "--protocol", protocol, "--connections", 3, "--pipeline", 4, "--keys", 50,
+                           "--value-size", "1-200", "--fill", "--requests", 3000, "--ratio", "1:2", "--verify",
+                           "--timeout", 1, *options, must_pass=False, timeout=60)
 
 
-def run_against(lie, *options):
-    with Liar(lie) as server:
-        return suite.bench(server, "--connections", 3, "--pipeline", 4, "--keys", 50, "--value-size", "1-200", "--fill",
-                           "--requests", 3000, "--ratio", "1:2", "--verify", "--timeout", 1, *options, must_pass=False,
-                           timeout=60)
-
-
-def honest(server, command, key, reply):
+def honest(server, request, reply):
     return reply
 
 
 @suite.test
 def an_honest_server_is_believed():
-    for options in ([], ["--strict"], ["--multiget", 7], ["--key-size", 250], ["--value-size", "0-3"]):
-        summary = run_against(honest, *options)
-        check(summary["status"] == 0, "%s: %s" % (options, summary))
-        check(summary["requests"] == 3000 and summary["fill_sets"] == 50, "%s" % summary)
-        check(summary["hits"] == summary["gets"] > 0, "%s" % summary)
+    for protocol in CODECS:
+        for options in ([], ["--strict"], ["--multiget", 7], ["--key-size", 250], ["--value-size", "0-3"],
+                        ["--flags", 4294967295]):
+            summary = run_against(honest, protocol, *options)
+            check(summary["status"] == 0, "%s %s: %s" % (protocol, options, summary))
+            check(summary["requests"] == 3000 and summary["fill_sets"] == 50, "%s" % summary)
+            check(summary["hits"] == summary["gets"] > 0, "%s" % summary)
 
 
-def make_lie(name, lie, fields, *options):
-    def test():
-        summary = run_against(lie, *options)
-        check(summary["status"] == 1, "exit status %d: %s" % (summary["status"], summary))
-        found = sum(summary.get(field, 0) for field in fields)
-        check(found > 0, "%s: none of %s: %s" % (name, fields, summary))
-        check("halcyon-bench: " in summary["complaints"], "nothing said")
+def make_lie(name, lie, fields, *options, protocols=tuple(CODECS)):
+    for protocol in protocols:
+        def test(protocol=protocol):
+            summary = run_against(lie, protocol, *options)
+            check(summary["status"] == 1, "exit status %d: %s" % (summary["status"], summary))
+            found = sum(summary.get(field, 0) for field in fields)
+            check(found > 0, "%s: none of %s: %s" % (name, fields, summary))
+            check("halcyon-bench: " in summary["complaints"], "nothing said")
 
-    test.__name__ = name
-    suite.test(test)
+        test.__name__ = "%s_(%s)" % (name, protocol)
+        suite.test(test)
 
 
 def once_in(count, change):
-    """A lie told to one get in count that has something to lie about."""
-    def lie(server, command, key, reply):
-        if command == b"get" and server.count > 200 and server.count % count == 0 and reply != b"END\r\n":
-            return change(server, key, reply)
-        return reply
+    """A lie told to one get in count that has something to lie about. change(server, request, key, value, reply)"""
+    def lie(server, request, reply):
+        key = request.keys[0]
+        if request.command != "get" or server.count <= 200 or server.count % count or key not in server.items:
+            return reply
+        return change(server, request, key, server.items[key][0], reply)
     return lie
 
 
-def flip_last(server, key, reply):
-    at = len(reply) - len(b"\r\nEND\r\n") - 1
-    return reply[:at] + bytes([reply[at] ^ 1]) + reply[at + 1:]
+def flip_last(server, request, key, value, reply):
+    return server.codec.hit(request, key, value[:-1] + bytes([value[-1] ^ 1]))
 
 
-def other_value(server, key, reply):
-    other = next(k for k in server.items if k != key and len(server.items[k]) != len(server.items[key]))
-    return server.value(key, server.items[other]) + b"END\r\n"
+def other_value(server, request, key, value, reply):
+    other = next(k for k in server.items if k != key and len(server.items[k][0]) != len(value))
+    return server.codec.hit(request, key, server.items[other][0])
 
 
-def shorter(server, key, reply):
-    value = server.items[key]
-    return server.value(key, value[:-3] + b"\r\n") + b"END\r\n"
+def stale(server, request, key, value, reply):
+    return server.codec.hit(request, key, server.older[key][0]) if key in server.older else reply
 
 
-def stale(server, key, reply):
-    return server.value(key, server.older[key]) + b"END\r\n" if key in server.older else reply
+def changed(at, byte):
+    """One byte of the answer is another."""
+    return lambda s, request, key, value, reply: reply[:at] + bytes([byte]) + reply[at + 1:]
 
 
+LINES = ("text", "meta")
+BINARY = ("binary",)
 make_lie("one_bit_is_found", once_in(400, flip_last), ["wrong"])
 make_lie("the_value_of_another_key_is_found", once_in(400, other_value), ["wrong"])
-make_lie("a_missing_byte_is_found", once_in(400, shorter), ["wrong"])
+make_lie("a_missing_byte_is_found", once_in(400, lambda s, request, key, value, reply:
+                                            s.codec.hit(request, key, value[:-1])), ["wrong"])
 make_lie("a_stale_value_is_found", once_in(7, stale), ["wrong"], "--value-size", "8-200")
-make_lie("a_lost_item_is_found", once_in(400, lambda s, key, reply: b"END\r\n"), ["lost"], "--strict")
-make_lie("another_key_is_found", once_in(400, lambda s, key, reply: reply.replace(key, key[::-1])), ["errors"])
-make_lie("foreign_flags_are_found", once_in(400, lambda s, key, reply: reply.replace(b" 0 ", b" 1 ", 1)), ["errors"])
-make_lie("an_answer_too_many_is_found", once_in(400, lambda s, key, reply: reply + b"END\r\n"), ["errors", "missing"],
-         "--ratio", "1:1")
-make_lie("a_missing_answer_is_found", once_in(400, lambda s, key, reply: b""), ["missing"])
-make_lie("an_error_line_is_found", once_in(400, lambda s, key, reply: b"SERVER_ERROR no\r\n"), ["errors"])
-make_lie("nonsense_is_found", once_in(400, lambda s, key, reply: b"nonsense\r\n"), ["errors"])
-make_lie("a_missing_line_end_is_found", once_in(400, lambda s, key, reply: reply.replace(b"\r\n", b"\n")), ["errors"])
-make_lie("a_closed_connection_is_found", once_in(400, lambda s, key, reply: None), ["missing", "errors"])
-make_lie("a_refused_set_is_found",
-         lambda s, command, key, reply: b"SERVER_ERROR out of memory storing object\r\n"
-         if command == b"set" and s.count % 100 == 0 else reply, ["refused", "fill_refused"])
+make_lie("a_lost_item_is_found", once_in(400, lambda s, request, key, value, reply: s.codec.miss(request)), ["lost"],
+         "--strict")
+make_lie("another_key_is_found", once_in(400, lambda s, request, key, value, reply:
+                                         s.codec.hit(request, key[::-1], value)), ["errors"])
+make_lie("foreign_flags_are_found", once_in(400, lambda s, request, key, value, reply:
+                                            s.codec.hit(request, key, value, 1)), ["errors"])
+make_lie("an_answer_too_many_is_found", once_in(400, lambda s, request, key, value, reply:
+                                                reply + s.codec.miss(request)), ["errors", "missing"])
+make_lie("a_missing_answer_is_found", once_in(400, lambda *unused: b""), ["missing"])
+make_lie("an_error_is_found", once_in(400, lambda s, request, *unused: s.codec.error(request)), ["errors"])
+make_lie("nonsense_is_found", once_in(400, lambda *unused: b"nonsense\r\n"), ["errors"])
+make_lie("a_missing_line_end_is_found", once_in(400, lambda s, request, key, value, reply:
+                                                reply.replace(b"\r\n", b"\n")), ["errors"], protocols=LINES)
+make_lie("a_closed_connection_is_found", once_in(400, lambda *unused: None), ["missing", "errors"])
+make_lie("a_reply_cut_short_is_found", once_in(400, lambda s, request, key, value, reply: reply[:-1]),
+         ["missing", "errors"])
+make_lie("a_refused_set_is_found", lambda s, request, reply:
+         s.codec.refused(request) if request.command == "set" and s.count % 100 == 0 else reply,
+         ["refused", "fill_refused"])
+make_lie("another_opcode_is_found", once_in(400, changed(1, 0x00)), ["errors"], protocols=BINARY)
+make_lie("another_opaque_is_found", once_in(400, changed(15, 0xff)), ["errors"], protocols=BINARY)
+make_lie("another_data_type_is_found", once_in(400, changed(5, 1)), ["errors"], protocols=BINARY)
+make_lie("a_key_longer_than_the_body_is_found", once_in(400, changed(2, 0xff)), ["errors"], protocols=BINARY)
+make_lie("extras_of_another_size_are_found", once_in(400, changed(4, 3)), ["errors"], protocols=BINARY)
+make_lie("a_body_of_gigabytes_is_found", once_in(400, changed(8, 0xff)), ["errors"], protocols=BINARY)
+make_lie("a_value_of_gigabytes_is_found", once_in(400, lambda *unused: b"VALUE k 0 9999999999\r\n"), ["errors"],
+         protocols=("text",))
+make_lie("a_value_of_terabytes_is_found", once_in(400, lambda *unused: b"VA 9999999999999 f0 kx\r\n"), ["errors"],
+         protocols=("meta",))
 
 
 @suite.test

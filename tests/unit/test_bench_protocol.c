@@ -159,7 +159,8 @@ meta_replies_are_cut_from_any_piece(void **unused)
 		"VA 5 f0 kkey\r\nab\r\nc\r\nEN\r\nVA 0 f7 kk2\r\n\r\nCLIENT_ERROR no\r\n"
 		"VA 1 kk3 f4294967295\r\nx\r\nMN\r\nHD\r\nNS\r\n"
 		"SERVER_ERROR out of memory storing object\r\n"
-		"SERVER_ERROR object too large for cache\r\nHD\r\nNS\r\nVA 1 f0 kkey\r\nv\r\nEN\r\n"
+		"SERVER_ERROR object too large for cache\r\nHD\r\nNS\r\nVA 1 f0 kkey\r\nv\r\nEN "
+		"kkey\r\n"
 		"HD\r\nEN\r\nVA 10\r\n1000000001\r\nNF\r\n"
 		"CLIENT_ERROR cannot increment or decrement non-numeric value\r\nHD\r\nNF\r\n";
 	struct bytes stream = {.size = 0};

@@ -135,7 +135,10 @@ kind_of_line(const struct reply *reply, enum operation operation, bool several)
 	switch (operation) {
 	case OPERATION_GET:
 	case OPERATION_GAT:
-		return is(reply, several ? "MN" : "EN") ? REPLY_END : REPLY_BROKEN;
+		/* Newer servers give the key of a miss back. */
+		if (several ? is(reply, "MN") : is(reply, "EN") || starts(reply, "EN k"))
+			return REPLY_END;
+		return REPLY_BROKEN;
 	case OPERATION_SET:
 	case OPERATION_APPEND:
 		if (is(reply, "HD"))
@@ -271,6 +274,8 @@ static const struct protocol meta = {
 	.write = write,
 	.parse = parse,
 	.match = match,
+	.stored = "HD\r\n",
+	.stored_size = 4,
 };
 
 const struct protocol *
