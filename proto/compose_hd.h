@@ -7,6 +7,7 @@
 #define PROTO_COMPOSE_HD_H
 
 #include "base/hd.h"
+#include "base/short_hd.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -34,17 +35,42 @@ compose_decimal_size(uint64_t number)
 	return digits;
 }
 
+/* The two digits of a number under 100, as bytes in their order. */
+HD_FUNCTION uint32_t
+compose_pair(uint32_t number)
+{
+	uint32_t tens = number * 103 >> 10;
+
+	return (tens | (number - 10 * tens) << 8) + ('0' | '0' << 8);
+}
+
 /* Writes number at 'at' (room: COMPOSE_DECIMAL_MAX); gives the byte behind its last digit. */
 HD_FUNCTION uint8_t *
 compose_decimal(uint8_t *at, uint64_t number)
 {
-	uint8_t *end = at + compose_decimal_size(number);
-	uint8_t *digit = end;
+	uint8_t *end, *digit;
 
-	do {
-		*--digit = (uint8_t)('0' + number % 10);
-		number /= 10;
-	} while (digit > at);
+	if (number < 10) {
+		*at = (uint8_t)('0' + number);
+		return at + 1;
+	}
+	end = digit = at + (number < 100 ? 2 : compose_decimal_size(number));
+	while (number >= 100) {
+		uint32_t pair = compose_pair((uint32_t)(number % 100));
+
+		digit -= 2;
+		digit[0] = (uint8_t)pair;
+		digit[1] = (uint8_t)(pair >> 8);
+		number /= 100;
+	}
+	if (number >= 10) {
+		uint32_t pair = compose_pair((uint32_t)number);
+
+		at[0] = (uint8_t)pair;
+		at[1] = (uint8_t)(pair >> 8);
+	} else {
+		at[0] = (uint8_t)('0' + number);
+	}
 	return end;
 }
 
@@ -56,13 +82,8 @@ HD_FUNCTION uint8_t *
 compose_value_line(uint8_t *at, const uint8_t *key, size_t key_size, uint32_t client_flags,
 	uint64_t value_size, int with_cas, uint64_t cas)
 {
-	at[0] = 'V';
-	at[1] = 'A';
-	at[2] = 'L';
-	at[3] = 'U';
-	at[4] = 'E';
-	at[5] = ' ';
-	hd_copy(at + 6, key, key_size);
+	hd_copy(at, "VALUE ", 6);
+	short_copy(at + 6, key, key_size);
 	at += 6 + key_size;
 	*at++ = ' ';
 	at = compose_decimal(at, client_flags);

@@ -11,6 +11,31 @@
 #define BODY_SIZE_MAX (INT32_MAX - 2)
 
 /*
+ * Clears what the readers of a FETCH of the text protocol look at, and names the command: the first
+ * cache line, but for the hash, which the hash stage sets.
+ */
+static inline void
+request_begin_fetch(struct request *request, enum command command, uint32_t options,
+	const uint8_t *key, size_t key_size)
+{
+	request->verb = VERB_FETCH;
+	request->protocol = PROTOCOL_TEXT;
+	request->command = (uint8_t)command;
+	request->mode = MODE_NONE;
+	request->status = STATUS_OK;
+	request->opcode = 0;
+	request->key_size = (uint8_t)key_size;
+	request->pad = 0;
+	request->options = options;
+	request->opaque = 0;
+	request->key = key;
+	request->exptime = 0;
+	request->client_flags = 0;
+	request->pad2 = 0;
+	request->arguments = (struct slice){NULL, 0};
+}
+
+/*
  * Clears what a request's readers look at and names the command. (Field by field: that is a third
  * of a memset's time.)
  */
@@ -30,12 +55,12 @@ request_begin(struct request *request, enum protocol protocol, enum command comm
 	request->opaque = 0;
 	request->key = NULL;
 	request->hash = 0;
-	request->value = (struct slice){NULL, 0};
-	request->body_size = 0;
-	request->arguments = (struct slice){NULL, 0};
+	request->exptime = 0;
 	request->client_flags = 0;
 	request->pad2 = 0;
-	request->exptime = 0;
+	request->arguments = (struct slice){NULL, 0};
+	request->value = (struct slice){NULL, 0};
+	request->body_size = 0;
 	request->vivify_ttl = 0;
 	request->recache_ttl = 0;
 	request->cas_compare = 0;

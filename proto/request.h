@@ -102,6 +102,9 @@ enum {
 /*
  * A request. Bytes that it points at belong to the connection (or datagram) until the batch
  * retires; the key may point into the slot's own key_decoded (base64).
+ *
+ * It starts with what a get has: of a FETCH of the text protocol nothing behind 'arguments' is
+ * set, so that one cache line is all that is touched of it.
  */
 struct request {
 	uint8_t verb;	  /* enum verb */
@@ -118,15 +121,15 @@ struct request {
 	uint32_t options;
 	uint32_t opaque; /* binary, in wire order */
 	const uint8_t *key;
-	uint64_t hash;	    /* of the key; set by the hash stage */
-	struct slice value; /* STORE: the body, when it stands in one piece */
-	uint64_t body_size; /* STORE: bytes of the body without its line end */
-	/* meta: the flags' text, to be echoed; stats, shutdown, debugtime: the words */
-	struct slice arguments;
-	uint32_t client_flags;
-	int32_t pad2;
+	uint64_t hash; /* of the key; set by the hash stage */
 	/* seconds as the client gave them: > 30 days is a Unix time, negative is now */
 	int64_t exptime;
+	uint32_t client_flags;
+	int32_t pad2;
+	/* meta: the flags' text, to be echoed; stats, shutdown, debugtime: the words */
+	struct slice arguments;
+	struct slice value; /* STORE: the body, when it stands in one piece */
+	uint64_t body_size; /* STORE: bytes of the body without its line end */
 	int64_t vivify_ttl;
 	int64_t recache_ttl;
 	uint64_t cas_compare;

@@ -287,6 +287,15 @@ parse_words(struct request *request, const struct text_line *line)
 	request->arguments = slice_make(at, (size_t)(end - at));
 }
 
+/* What the parser keeps of a get line's command, as the options of each of its keys. */
+static uint32_t
+multiget_options(enum command command)
+{
+	return REQUEST_VALUE_WANTED |
+	       (command == COMMAND_GETS || command == COMMAND_GATS ? REQUEST_CAS_WANTED : 0u) |
+	       (command == COMMAND_GAT || command == COMMAND_GATS ? REQUEST_TTL : 0u);
+}
+
 /*
  * One key of a get, gets, gat or gats. The whole line stood in the window and was found right when
  * its first key was yielded; what is left of it starts at data.
@@ -297,6 +306,7 @@ multiget_next(struct parser *parser, const uint8_t *data, size_t size, size_t *c
 {
 	const uint8_t *end = data + size, *at = data;
 	enum command command = (enum command)parser->multiget;
+	uint32_t options = multiget_options(command);
 
 	while (at < end && *at == ' ')
 		at++;
@@ -314,21 +324,13 @@ multiget_next(struct parser *parser, const uint8_t *data, size_t size, size_t *c
 	}
 	if (*at == '\r' && at + 1 < end && at[1] == '\n')
 		at++;
-	request_begin(request, PROTOCOL_TEXT, command, VERB_FETCH, MODE_NONE);
-	request->options = REQUEST_VALUE_WANTED;
-	if (command == COMMAND_GETS || command == COMMAND_GATS)
-		request->options |= REQUEST_CAS_WANTED;
-	if (command == COMMAND_GAT || command == COMMAND_GATS) {
-		request->options |= REQUEST_TTL;
-		request->exptime = parser->multiget_exptime;
-	}
 	if (*at == '\n') {
 		at++;
-		request->options |= REQUEST_LAST;
+		options |= REQUEST_LAST;
 		parser->multiget_open = false;
 	}
-	request->key = key;
-	request->key_size = (uint8_t)(key_end - key);
+	request_begin_fetch(request, command, options, key, (size_t)(key_end - key));
+	request->exptime = options & REQUEST_TTL ? parser->multiget_exptime : 0;
 	*consumed = (size_t)(at - data);
 	return PARSE_REQUEST;
 }
@@ -504,25 +506,19 @@ get_take(struct parser *parser, const uint8_t *data, const uint8_t *end, size_t 
 
 	if (key_size == 0 || key_size > KEY_SIZE_MAX)
 		return false;
-	request_begin(request, PROTOCOL_TEXT, COMMAND_GET, VERB_FETCH, MODE_NONE);
-	request->options = REQUEST_VALUE_WANTED | REQUEST_LAST;
-	request->key = key;
-	request->key_size = (uint8_t)key_size;
+	request_begin_fetch(
+		request, COMMAND_GET, REQUEST_VALUE_WANTED | REQUEST_LAST, key, key_size);
 	*consumed = (size_t)(stop + 1 - data);
 	parser->scanned = 0;
 	return true;
 }
 
-enum parse_status
-text_parse(struct parser *parser, const struct parse_limits *limits, const uint8_t *data,
+/* A line that isn't a get of one key. */
+static __attribute__((noinline)) enum parse_status
+parse_line(struct parser *parser, const struct parse_limits *limits, const uint8_t *data,
 	size_t size, size_t *consumed, struct request *request, uint8_t *key_decoded)
 {
-	if (parser->multiget_open)
-		return multiget_next(parser, data, size, consumed, request);
 	const uint8_t *end = data + size;
-
-	if (get_take(parser, data, end, consumed, request))
-		return PARSE_REQUEST;
 	const uint8_t *newline =
 		scan_newline(data + (parser->scanned < size ? parser->scanned : 0), end);
 
@@ -576,6 +572,17 @@ text_parse(struct parser *parser, const struct parse_limits *limits, const uint8
 	}
 }
 
+enum parse_status
+text_parse(struct parser *parser, const struct parse_limits *limits, const uint8_t *data,
+	size_t size, size_t *consumed, struct request *request, uint8_t *key_decoded)
+{
+	if (parser->multiget_open)
+		return multiget_next(parser, data, size, consumed, request);
+	if (get_take(parser, data, data + size, consumed, request))
+		return PARSE_REQUEST;
+	return parse_line(parser, limits, data, size, consumed, request, key_decoded);
+}
+
 void
 text_compose_status(struct reply_out *out, enum status status)
 {
@@ -606,7 +613,7 @@ compose_fetch(struct reply_out *out, const struct request *request, const struct
 			(request->options & REQUEST_CAS_WANTED) != 0, reply->cas);
 
 		at = compose_value(out, at, reply);
-		memcpy(at, "\r\nEND\r\n", 7);
+		memcpy(at, "\r\nEND\r\n", 8);
 		compose_end(out, at + (last ? 7 : 2));
 	} else if (last) {
 		text_compose_status(out, reply->status);

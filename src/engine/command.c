@@ -187,18 +187,17 @@ run_admin(struct deciding *deciding)
 	return true;
 }
 
-static void
-count_detail(const struct deciding *deciding)
+static inline void
+count_detail(const struct engine *engine, const struct request *request, const struct reply *reply)
 {
-	const struct engine_options *options = &deciding->engine->options;
-	const struct request *request = deciding->request;
+	const struct engine_options *options = &engine->options;
 
 	if (options->detail_enabled &&
 		atomic_load_explicit(options->detail_enabled, memory_order_relaxed) &&
 		request->key_size > 0)
 		options->admin->detail(options->admin_context, (enum verb)request->verb,
 			slice_make(request->key, request->key_size),
-			deciding->reply->status == STATUS_HIT && !deciding->reply->won);
+			reply->status == STATUS_HIT && !reply->won);
 }
 
 static bool
@@ -242,16 +241,14 @@ run_verb(struct deciding *deciding)
 	return true;
 }
 
-bool
-command_run(struct engine *engine, struct batch_run *run, struct slot *slot, struct reply *reply)
+static bool
+run_any(struct engine *engine, struct batch_run *run, struct slot *slot, struct reply *reply)
 {
 	struct deciding deciding = {
 		.engine = engine, .request = &slot->request, .slot = slot, .reply = reply};
 
 	memset(reply, 0, sizeof *reply);
 	reply->ttl_s = -1;
-	if (run->wrote && engine->accel != &accel_cpu)
-		slot->hinted = false;
 	if (!run_verb(&deciding))
 		return false;
 	run->wrote |= slot->request.verb == VERB_STORE || slot->request.verb == VERB_ARITHMETIC ||
@@ -260,6 +257,18 @@ command_run(struct engine *engine, struct batch_run *run, struct slot *slot, str
 		      (slot->request.options & (REQUEST_TTL | REQUEST_VIVIFY));
 	counter_add(&engine->counters->cmd_meta,
 		slot->request.protocol == PROTOCOL_META && slot->request.key_size > 0);
-	count_detail(&deciding);
+	return true;
+}
+
+bool
+command_run(struct engine *engine, struct batch_run *run, struct slot *slot, struct reply *reply)
+{
+	if (run->wrote && engine->accel != &accel_cpu)
+		slot->hinted = false;
+	if (fetch_is_plain(&slot->request))
+		fetch_plain(engine, slot, reply);
+	else if (!run_any(engine, run, slot, reply))
+		return false;
+	count_detail(engine, &slot->request, reply);
 	return true;
 }

@@ -70,6 +70,16 @@ reply_from_view(struct engine *engine, const struct request *request, const stru
 	}
 }
 
+static inline void
+count_miss(struct counters *counters, enum store_found found)
+{
+	counter_add(&counters->get_misses, 1);
+	if (found == STORE_EXPIRED)
+		counter_add(&counters->get_expired, 1);
+	else if (found == STORE_FLUSHED)
+		counter_add(&counters->get_flushed, 1);
+}
+
 static void
 count_fetch(struct engine *engine, const struct request *request, enum store_found found,
 	const struct store_view *view)
@@ -78,9 +88,10 @@ count_fetch(struct engine *engine, const struct request *request, enum store_fou
 	bool touch = request->options & REQUEST_TTL, hit = found == STORE_PRESENT;
 
 	counter_add(&counters->cmd_get, 1);
-	counter_add(hit ? &counters->get_hits : &counters->get_misses, 1);
-	counter_add(&counters->get_expired, found == STORE_EXPIRED);
-	counter_add(&counters->get_flushed, found == STORE_FLUSHED);
+	if (hit)
+		counter_add(&counters->get_hits, 1);
+	else
+		count_miss(counters, found);
 	if (touch) {
 		counter_add(&counters->cmd_touch, 1);
 		counter_add(hit ? &counters->touch_hits : &counters->touch_misses, 1);
@@ -92,6 +103,50 @@ count_fetch(struct engine *engine, const struct request *request, enum store_fou
 			touch ? &counters->classes[id].touch_hits : &counters->classes[id].get_hits,
 			1);
 	}
+}
+
+/*
+ * get and gets, which most requests are: the way below for them alone. The reply has what their
+ * composer reads, and what is counted by it.
+ */
+void
+fetch_plain(struct engine *engine, const struct slot *slot, struct reply *reply)
+{
+	const struct request *request = &slot->request;
+	struct counters *counters = engine->counters;
+	const struct store_hint hint = {
+		slot->hint_number, slot->hint_entry, slot->hint_slot, slot->hint_version};
+	struct store_view view;
+	bool stale_hint;
+	enum store_found found = store_find(engine->thread, request->key, request->key_size,
+		request->hash, slot->hinted ? &hint : NULL, &view, &stale_hint);
+
+	counter_add(&counters->cmd_get, 1);
+	if (stale_hint)
+		counter_add(&counters->batch_hints_stale, 1);
+	reply->won = false;
+	if (found != STORE_PRESENT) {
+		reply->status = STATUS_MISS;
+		count_miss(counters, found);
+		return;
+	}
+	reply->status = STATUS_HIT;
+	reply->client_flags = view.kinds & ITEM_FLAGS ? item_client_flags(view.item) : 0;
+	reply->cas = request->options & REQUEST_CAS_WANTED ? item_cas(view.item) : 0;
+	reply->value_size = view.value_size;
+	reply->pieces = engine->pieces;
+	if (view.kinds & ITEM_LARGE) {
+		reply->piece_count = store_pieces(engine->store, &view, engine->pieces);
+	} else {
+		engine->pieces[0] = slice_make(item_value(view.item), view.value_size);
+		reply->piece_count = view.value_size != 0;
+	}
+	store_accessed(engine->thread, &view);
+	counter_add(&counters->get_hits, 1);
+	counter_add(&counters->classes[command_class_of(engine, request->key_size, view.value_size,
+					       reply->client_flags)]
+			     .get_hits,
+		1);
 }
 
 /* A miss that may be turned into a placeholder. False: it must wait. */
@@ -144,7 +199,8 @@ fetch_run(struct deciding *deciding)
 
 	found = store_find(engine->thread, request->key, request->key_size, request->hash,
 		slot->hinted ? &hint : NULL, view, &stale_hint);
-	counter_add(&engine->counters->batch_hints_stale, stale_hint);
+	if (stale_hint)
+		counter_add(&engine->counters->batch_hints_stale, 1);
 	if (found == STORE_PRESENT && (request->options & REQUEST_TTL)) {
 		/*
 		 * The value that is answered is the one whose time was changed: as the decision saw

@@ -218,8 +218,8 @@ store_judge(const struct store_thread *thread, const struct item *item, uint32_t
 	return item_expired(item, thread->now_s) ? STORE_EXPIRED : STORE_PRESENT;
 }
 
-void
-store_view_fill(const struct store *store, struct store_view *view, uint64_t entry,
+static inline void
+view_fill(const struct store *store, struct store_view *view, uint64_t entry,
 	_Atomic uint64_t *slot, uint64_t bucket)
 {
 	uint32_t segment = bucket_entry_segment(entry);
@@ -230,11 +230,22 @@ store_view_fill(const struct store *store, struct store_view *view, uint64_t ent
 	view->entry = entry;
 	view->bucket = bucket;
 	view->segment = segment;
-	view->kinds = item_kinds(item);
 	view->main = !memory_segment_probation(store->memory, segment);
-	view->soft = __atomic_load_n(&item->soft, __ATOMIC_RELAXED);
 	view->opened_s = memory_segment_opened_s(store->memory, segment);
-	view->value_size = item_value_length(item);
+	view->soft = __atomic_load_n(&item->soft, __ATOMIC_RELAXED);
+	view->kinds = 0;
+	view->value_size = item_value_size(item);
+	if (item_has_trailer(item)) {
+		view->kinds = item_kinds(item);
+		view->value_size = item_value_length(item);
+	}
+}
+
+void
+store_view_fill(const struct store *store, struct store_view *view, uint64_t entry,
+	_Atomic uint64_t *slot, uint64_t bucket)
+{
+	view_fill(store, view, entry, slot, bucket);
 }
 
 /* Scans the key's bucket; true with the view filled when an item with this key is there. */
@@ -250,7 +261,7 @@ scan(const struct store *store, const uint8_t *key, uint32_t key_size, uint64_t 
 		while ((entry = index_find_next(&find))) {
 			if (!item_has_key(store_item(store, entry), key, key_size))
 				continue;
-			store_view_fill(store, view, entry, find.slot, find.number);
+			view_fill(store, view, entry, find.slot, find.number);
 			return true;
 		}
 	} while (index_find_again(&find));
@@ -268,7 +279,7 @@ store_find(struct store_thread *thread, const uint8_t *key, uint32_t key_size, u
 	if (hint && index_hint_holds(store->index, hash, hint->number, hint->version)) {
 		if (hint->entry == 0)
 			return STORE_ABSENT;
-		store_view_fill(store, view, hint->entry, hint->slot, hint->number);
+		view_fill(store, view, hint->entry, hint->slot, hint->number);
 	} else {
 		if (stale_hint && hint)
 			*stale_hint = true;

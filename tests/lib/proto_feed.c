@@ -131,7 +131,7 @@ put_request(struct feed *feed, const struct request *r, const uint8_t *body)
 		if (r->verb == VERB_ARITHMETIC || r->verb == VERB_MEMLIMIT ||
 			r->verb == VERB_VERBOSITY)
 			put(feed, " delta=%llu", (unsigned long long)r->delta);
-		if (r->initial)
+		if (r->verb == VERB_ARITHMETIC && r->initial)
 			put(feed, " initial=%llu", (unsigned long long)r->initial);
 		if (r->arguments.size)
 			put_bytes(feed, "arguments", r->arguments.data, r->arguments.size);
