@@ -3,13 +3,16 @@
 #include "engine/verbs.h"
 
 static uint32_t
-expiry_of(const struct engine *engine, int64_t exptime)
+expiry_of(const struct engine *engine, const struct request *request)
 {
-	uint32_t expiry = store_expiry(engine->time.unix_ns, exptime);
+	return request->exptime ? store_expiry(engine->time.unix_ns, request->exptime) : 0;
+}
 
-	if (expiry != 0 && expiry <= engine->time.unix_s)
+static void
+count_expired_on_arrival(struct engine *engine, uint32_t expiry_s)
+{
+	if (expiry_s != 0 && expiry_s <= engine->time.unix_s)
 		counter_add(&engine->counters->set_expired_on_arrival, 1);
-	return expiry;
 }
 
 /* The pieces of the body that came with the request, into pieces; gives their number. */
@@ -89,7 +92,7 @@ decide_set(struct deciding *deciding, const struct store_view *current, struct s
 
 	draft_body(deciding, draft);
 	draft->client_flags = request->client_flags;
-	draft->expiry_s = store_expiry(deciding->engine->time.unix_ns, request->exptime);
+	draft->expiry_s = expiry_of(deciding->engine, request);
 	draft->key_binary = command_key_is_binary(request);
 	command_draft_cas(request, draft);
 	if (deciding->stale_stored) {
@@ -133,10 +136,7 @@ decide_store(void *context, const struct store_view *current, enum store_found f
 	enum status compared = compare_cas(deciding, current);
 
 	(void)found;
-	deciding->present = current != NULL;
 	deciding->body_given = false;
-	if (current)
-		deciding->view = *current;
 	reply->status = STATUS_NOT_STORED;
 	if (request->mode == MODE_ADD && current)
 		return STORE_KEEP;
@@ -199,6 +199,62 @@ count_store(struct deciding *deciding)
 	}
 }
 
+/* Nothing was stored, and nothing old is left. */
+static void
+out_of_memory(struct deciding *deciding)
+{
+	struct engine *engine = deciding->engine;
+	const struct request *request = deciding->request;
+	uint32_t id = command_class_of(engine, request->key_size, request->body_size, 0);
+
+	counter_add(&engine->counters->store_no_memory, 1);
+	counter_add(&engine->counters->classes[id].outofmemory, 1);
+	drop_old_value(deciding);
+	deciding->reply->status = STATUS_NO_MEMORY;
+}
+
+/* A set that nothing depends on, its value in one piece: what most are. */
+static bool
+is_plain(const struct slot *slot)
+{
+	const struct request *request = &slot->request;
+
+	return request->mode == MODE_SET && request->status == STATUS_OK && !slot->upload &&
+	       !(request->options & (REQUEST_CAS_COMPARE | REQUEST_CAS_NEW | REQUEST_INVALIDATE));
+}
+
+static bool
+run_plain(struct deciding *deciding)
+{
+	struct engine *engine = deciding->engine;
+	const struct request *request = deciding->request;
+	const struct store_hint hint = command_hint(deciding->slot);
+	struct store_draft draft = {
+		.pieces = &request->value,
+		.piece_count = request->value.size > 0,
+		.value_size = request->body_size,
+		.client_flags = request->client_flags,
+		.expiry_s = expiry_of(engine, request),
+		.cas_policy = STORE_CAS_NEW,
+		.key_binary = command_key_is_binary(request),
+	};
+	enum store_status status =
+		store_set(engine->thread, request->key, request->key_size, request->hash,
+			deciding->slot->hinted ? &hint : NULL, &draft, &deciding->reply->cas);
+
+	if (status == STORE_WAIT)
+		return false;
+	if (status == STORE_NO_MEMORY) {
+		out_of_memory(deciding);
+		return true;
+	}
+	deciding->reply->status = STATUS_STORED;
+	deciding->reply->value_size = request->body_size;
+	count_expired_on_arrival(engine, draft.expiry_s);
+	count_store(deciding);
+	return true;
+}
+
 bool
 storage_run(struct deciding *deciding)
 {
@@ -207,6 +263,8 @@ storage_run(struct deciding *deciding)
 	struct reply *reply = deciding->reply;
 	enum store_status status;
 
+	if (is_plain(slot))
+		return run_plain(deciding);
 	/* The parser or the upload has found that this one can't be stored. */
 	if (deciding->request->status != STATUS_OK) {
 		bool large = deciding->request->status == STATUS_TOO_LARGE;
@@ -222,17 +280,11 @@ storage_run(struct deciding *deciding)
 	if (status == STORE_WAIT)
 		return false;
 	if (status == STORE_NO_MEMORY) {
-		uint32_t id = command_class_of(
-			engine, deciding->request->key_size, deciding->request->body_size, 0);
-
-		counter_add(&engine->counters->store_no_memory, 1);
-		counter_add(&engine->counters->classes[id].outofmemory, 1);
-		drop_old_value(deciding);
-		reply->status = STATUS_NO_MEMORY;
+		out_of_memory(deciding);
 		deciding->body_given = false;
 	} else {
 		if (reply->status == STATUS_STORED)
-			expiry_of(engine, deciding->request->exptime);
+			count_expired_on_arrival(engine, expiry_of(engine, deciding->request));
 		count_store(deciding);
 	}
 	if (slot->upload)

@@ -26,6 +26,14 @@ struct deciding {
 	struct slice value; /* ARITHMETIC: the new value's text, in the engine's number_text */
 };
 
+/* What was found for the slot's request; of use while slot->hinted. */
+static inline struct store_hint
+command_hint(const struct slot *slot)
+{
+	return (struct store_hint){
+		slot->hint_number, slot->hint_entry, slot->hint_slot, slot->hint_version};
+}
+
 static inline enum store_status
 command_change(struct deciding *deciding,
 	enum store_action (*decide)(void *context, const struct store_view *current,
@@ -33,8 +41,7 @@ command_change(struct deciding *deciding,
 {
 	const struct request *request = deciding->request;
 	const struct slot *slot = deciding->slot;
-	const struct store_hint hint = {
-		slot->hint_number, slot->hint_entry, slot->hint_slot, slot->hint_version};
+	const struct store_hint hint = command_hint(slot);
 	const struct store_update update = {decide, deciding, slot->hinted ? &hint : NULL};
 	uint64_t cas;
 	enum store_status status = store_change(deciding->engine->thread, request->key,

@@ -144,7 +144,7 @@ index_locked_rewind(struct index_locked *locked)
 }
 
 /* Locks the home bucket; gives its header. All of *locked is set but for a scan. */
-static inline uint64_t
+static inline __attribute__((always_inline)) uint64_t
 lock_home(struct index *index, uint64_t hash, unsigned writer, struct index_locked *locked)
 {
 	struct bucket_table *table = &index->table;

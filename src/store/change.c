@@ -19,7 +19,7 @@ struct change {
 	_Atomic uint64_t *slot; /* of the present item, whatever its standing; NULL without one */
 	struct store_view view;
 	enum store_found found;
-	struct store_draft draft;
+	struct store_draft *draft;
 	uint8_t kinds;
 	uint64_t cas;
 };
@@ -115,23 +115,72 @@ store_large_list(struct store_thread *thread, const struct item *item)
 	return count;
 }
 
+/* --- accounting --------------------------------------------------------------------------- */
+
+/* memcached's bytes for an item with this value. */
+static uint64_t
+peer_bytes(const struct change *change, uint64_t value_size, uint8_t kinds)
+{
+	return classes_item_bytes(change->key_size, value_size, kinds & ITEM_FLAGS,
+		change->thread->store->options.cas);
+}
+
+/* Counts items that come (1) or go (-1) in the statistics by size class; gives the class. */
+static uint32_t
+count_items(struct store_thread *thread, uint64_t bytes, int sign)
+{
+	uint32_t id = classes_find(&thread->store->classes, bytes);
+
+	counter_add(&thread->counters->classes[id].number, (uint64_t)(int64_t)sign);
+	counter_add(&thread->counters->classes[id].bytes, sign > 0 ? bytes : -bytes);
+	return id;
+}
+
 /*
  * The present item is no longer named by the index: its bytes are dead, and its body's segments
- * free unless kept.
+ * free unless kept. 'bytes' are memcached's.
  */
 static void
-bury(struct change *change, bool keep_body)
+bury(struct change *change, uint64_t bytes, bool keep_body)
 {
 	struct store_thread *thread = change->thread;
+	struct memory *memory = thread->store->memory;
 	const struct item *item = change->view.item;
-	uint32_t id = store_account(thread, item, -1);
 
 	if (change->found != STORE_PRESENT)
-		store_count_reclaimed(thread, item, id);
-	memory_dead(thread->store->memory, change->view.segment, item_size(item));
+		store_count_reclaimed(thread, item, classes_find(&thread->store->classes, bytes));
+	memory_dead(memory, change->view.segment, item_size(item));
 	if ((change->view.kinds & ITEM_LARGE) && !keep_body)
-		memory_body_release(thread->store->memory, thread->segments,
-			store_large_list(thread, item), true);
+		memory_body_release(memory, thread->segments, store_large_list(thread, item), true);
+}
+
+static void
+count_and_bury_removed(struct change *change)
+{
+	uint64_t bytes = peer_bytes(change, change->view.value_size, change->view.kinds);
+
+	count_items(change->thread, bytes, -1);
+	bury(change, bytes, false);
+}
+
+/* The new item is published; the present one, where there is one, is buried. */
+static void
+count_and_bury_replaced(struct change *change)
+{
+	struct store_thread *thread = change->thread;
+	uint64_t bytes = peer_bytes(change, change->draft->value_size, change->kinds);
+
+	if (!change->slot) {
+		count_items(thread, bytes, 1);
+		return;
+	}
+	uint64_t before = peer_bytes(change, change->view.value_size, change->view.kinds);
+
+	if (before != bytes) {
+		count_items(thread, before, -1);
+		count_items(thread, bytes, 1);
+	}
+	bury(change, before, change->draft->keep_body);
 }
 
 /* --- composing an item -------------------------------------------------------------------- */
@@ -143,7 +192,7 @@ bury(struct change *change, bool keep_body)
 static uint16_t
 first_soft(const struct change *change, uint32_t opened_s)
 {
-	const struct store_draft *draft = &change->draft;
+	const struct store_draft *draft = change->draft;
 	uint32_t at = change->thread->now_s;
 	uint16_t bits = draft->win_sent ? ITEM_SOFT_WIN : 0;
 
@@ -160,7 +209,7 @@ first_soft(const struct change *change, uint32_t opened_s)
 static void
 write_trailer(uint8_t *to, const struct change *change, const uint32_t *segments, uint32_t count)
 {
-	const struct store_draft *draft = &change->draft;
+	const struct store_draft *draft = change->draft;
 
 	*to++ = change->kinds;
 	if (change->kinds & ITEM_FLAGS) {
@@ -183,7 +232,7 @@ static void
 write_item(const struct change *change, const struct memory_place *place, const uint32_t *segments,
 	uint32_t count)
 {
-	const struct store_draft *draft = &change->draft;
+	const struct store_draft *draft = change->draft;
 	bool large = change->kinds & ITEM_LARGE;
 	struct item *item = place->item;
 	uint8_t *to = (uint8_t *)item + ITEM_HEADER;
@@ -218,8 +267,8 @@ copy_to_body(struct change *change, uint32_t *count)
 	uint8_t *to = NULL;
 
 	*count = 0;
-	for (uint32_t i = 0; i < change->draft.piece_count; i++) {
-		struct slice piece = change->draft.pieces[i];
+	for (uint32_t i = 0; i < change->draft->piece_count; i++) {
+		struct slice piece = change->draft->pieces[i];
 
 		while (piece.size > 0) {
 			size_t here;
@@ -256,7 +305,7 @@ copy_to_body(struct change *change, uint32_t *count)
 static void
 settle(struct change *change, struct slice *kept)
 {
-	struct store_draft *draft = &change->draft;
+	struct store_draft *draft = change->draft;
 
 	if (draft->keep_body) {
 		draft->value_size = change->view.value_size;
@@ -303,7 +352,7 @@ static enum memory_status
 settle_body(struct change *change, uint32_t *count, uint32_t *borrowed)
 {
 	struct store_thread *thread = change->thread;
-	struct store_draft *draft = &change->draft;
+	struct store_draft *draft = change->draft;
 
 	*count = 0;
 	*borrowed = 0;
@@ -339,7 +388,7 @@ publish(struct change *change, const struct memory_place *place, uint32_t bytes)
 			atomic_load_explicit(change->slot, memory_order_relaxed));
 
 		/* An update that is a read as well counts as one. */
-		if (change->draft.access_now)
+		if (change->draft->access_now)
 			reads = index_reads_more(reads, store_random(change->thread));
 		index_locked_replace(&change->locked, change->slot, entry, (int)reads);
 		return true;
@@ -377,10 +426,10 @@ replace(struct change *change)
 	status = settle_body(change, &count, &borrowed);
 	if (status != MEMORY_OK)
 		return refuse(change, status, 0);
-	bytes = bytes_needed(change, count ? 0 : change->draft.value_size, count);
+	bytes = bytes_needed(change, count ? 0 : change->draft->value_size, count);
 	main = change->slot ? change->view.main : memory_ghost_take(memory, change->locked.hash);
 	status = memory_append(
-		thread->memory, bytes, change->draft.expiry_s, main, thread->now_s, &place);
+		thread->memory, bytes, change->draft->expiry_s, main, thread->now_s, &place);
 	if (status != MEMORY_OK) {
 		if (main && !change->slot)
 			memory_ghost_put(memory, change->locked.hash);
@@ -403,18 +452,24 @@ replace(struct change *change)
 		memory_dead(memory, place.segment, bytes);
 		return refuse(change, MEMORY_FULL, borrowed);
 	}
-	if (borrowed || change->draft.body)
+	if (borrowed || change->draft->body)
 		memory_body_publish(memory, thread->segments, count);
-	if (change->slot)
-		bury(change, change->draft.keep_body);
-	store_account(thread, place.item, 1);
+	count_and_bury_replaced(change);
 	return STORE_DONE;
+}
+
+static void
+look_again(struct change *change)
+{
+	index_locked_rewind(&change->locked);
+	find_locked(change);
 }
 
 enum store_status
 store_change(struct store_thread *thread, const uint8_t *key, uint32_t key_size, uint64_t hash,
 	const struct store_update *update, uint64_t *cas)
 {
+	struct store_draft draft;
 	struct change change;
 	enum store_action action;
 	int status;
@@ -423,27 +478,45 @@ store_change(struct store_thread *thread, const uint8_t *key, uint32_t key_size,
 	change.thread = thread;
 	change.key = key;
 	change.key_size = key_size;
+	change.draft = &draft;
 	lock_and_look(&change, hash, update->hint);
 	for (;;) {
 		status = STORE_DONE;
-		memset(&change.draft, 0, sizeof change.draft);
+		memset(&draft, 0, sizeof draft);
 		action = update->decide(update->context,
-			change.found == STORE_PRESENT ? &change.view : NULL, change.found,
-			&change.draft);
+			change.found == STORE_PRESENT ? &change.view : NULL, change.found, &draft);
 		if (action == STORE_REPLACE) {
 			status = replace(&change);
 		} else if (action == STORE_REMOVE && change.slot) {
 			index_locked_remove(&change.locked, change.slot);
-			bury(&change, false);
+			count_and_bury_removed(&change);
 		}
 		if (status != STORE_AGAIN)
 			break;
-		index_locked_rewind(&change.locked);
-		find_locked(&change);
+		look_again(&change);
 	}
 	index_unlock(&change.locked);
 	if (action == STORE_REPLACE && status == STORE_DONE)
 		*cas = change.cas;
+	return (enum store_status)status;
+}
+
+enum store_status
+store_set(struct store_thread *thread, const uint8_t *key, uint32_t key_size, uint64_t hash,
+	const struct store_hint *hint, struct store_draft *draft, uint64_t *cas)
+{
+	struct change change;
+	int status;
+
+	change.thread = thread;
+	change.key = key;
+	change.key_size = key_size;
+	change.draft = draft;
+	lock_and_look(&change, hash, hint);
+	while ((status = replace(&change)) == STORE_AGAIN)
+		look_again(&change);
+	index_unlock(&change.locked);
+	*cas = status == STORE_DONE ? change.cas : 0;
 	return (enum store_status)status;
 }
 

@@ -71,7 +71,10 @@ store_item(const struct store *store, uint64_t entry)
 		&store->arena, bucket_entry_segment(entry), bucket_entry_offset(entry));
 }
 
-/* Counts an item in (sign 1) or out (-1) of the statistics by size class; gives the class. */
+/*
+ * Counts an item in (sign 1) or out (-1) of the statistics by size class; gives the class. For
+ * whoever knows but the item; change.c counts by what it has at hand.
+ */
 uint32_t store_account(struct store_thread *thread, const struct item *item, int sign);
 
 /*

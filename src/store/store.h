@@ -184,6 +184,13 @@ enum store_status store_change(struct store_thread *thread, const uint8_t *key, 
 	uint64_t hash, const struct store_update *update, uint64_t *cas);
 
 /*
+ * The same without a decision: the key gets the draft's item, whatever it had. The draft names a new
+ * value (keep_body and keep_access aren't set) and its fields are void afterwards.
+ */
+enum store_status store_set(struct store_thread *thread, const uint8_t *key, uint32_t key_size,
+	uint64_t hash, const struct store_hint *hint, struct store_draft *draft, uint64_t *cas);
+
+/*
  * Everything stored until now is dead, at once or at Unix time at_ns (0: now). A later call
  * replaces a delayed flush.
  */
