@@ -70,10 +70,11 @@ reply_from_view(struct engine *engine, const struct request *request, const stru
 	}
 }
 
+/* A key that was not found; missed says whose miss that is. */
 static inline void
-count_miss(struct counters *counters, enum store_found found)
+count_miss(struct counters *counters, _Atomic uint64_t *missed, enum store_found found)
 {
-	counter_add(&counters->get_misses, 1);
+	counter_add(missed, 1);
 	if (found == STORE_EXPIRED)
 		counter_add(&counters->get_expired, 1);
 	else if (found == STORE_FLUSHED)
@@ -85,17 +86,16 @@ count_fetch(struct engine *engine, const struct request *request, enum store_fou
 	const struct store_view *view)
 {
 	struct counters *counters = engine->counters;
-	bool touch = request->options & REQUEST_TTL, hit = found == STORE_PRESENT;
+	bool hit = found == STORE_PRESENT;
+	/* As memcached counts: what touches is no get; a meta get that misses touches nothing. */
+	bool touch = request->options & REQUEST_TTL && (hit || request->protocol != PROTOCOL_META);
 
-	counter_add(&counters->cmd_get, 1);
+	counter_add(touch ? &counters->cmd_touch : &counters->cmd_get, 1);
 	if (hit)
-		counter_add(&counters->get_hits, 1);
+		counter_add(touch ? &counters->touch_hits : &counters->get_hits, 1);
 	else
-		count_miss(counters, found);
-	if (touch) {
-		counter_add(&counters->cmd_touch, 1);
-		counter_add(hit ? &counters->touch_hits : &counters->touch_misses, 1);
-	}
+		count_miss(
+			counters, touch ? &counters->touch_misses : &counters->get_misses, found);
 	if (hit) {
 		uint32_t id = command_class_of_view(engine, view);
 
@@ -118,7 +118,7 @@ fetch_plain(struct engine *engine, const struct slot *slot, struct reply *reply)
 		slot->hint_number, slot->hint_entry, slot->hint_slot, slot->hint_version};
 	struct store_view view;
 	bool stale_hint;
-	enum store_found found = store_find(engine->thread, request->key, request->key_size,
+	enum store_found found = store_read(engine->thread, request->key, request->key_size,
 		request->hash, slot->hinted ? &hint : NULL, &view, &stale_hint);
 
 	counter_add(&counters->cmd_get, 1);
@@ -127,7 +127,7 @@ fetch_plain(struct engine *engine, const struct slot *slot, struct reply *reply)
 	reply->won = false;
 	if (found != STORE_PRESENT) {
 		reply->status = STATUS_MISS;
-		count_miss(counters, found);
+		count_miss(counters, &counters->get_misses, found);
 		return;
 	}
 	reply->status = STATUS_HIT;
@@ -141,7 +141,6 @@ fetch_plain(struct engine *engine, const struct slot *slot, struct reply *reply)
 		engine->pieces[0] = slice_make(item_value(view.item), view.value_size);
 		reply->piece_count = view.value_size != 0;
 	}
-	store_accessed(engine->thread, &view);
 	counter_add(&counters->get_hits, 1);
 	counter_add(&counters->classes[command_class_of(engine, request->key_size, view.value_size,
 					       reply->client_flags)]

@@ -20,9 +20,10 @@ int counters_read(const struct dial_address *address, int timeout_ms, struct cou
 
 /*
  * Read again and compare the difference with the totals. 0, or -1 with one line on stderr for each
- * counter that differs.
+ * counter that differs. is_meta: in the meta protocol touch and gat are gets with a time to live,
+ * which count as a touch when they hit, as a get when they miss.
  */
 int counters_compare(const struct dial_address *address, int timeout_ms,
-	const struct counters *before, const struct client_counts *totals);
+	const struct counters *before, const struct client_counts *totals, bool is_meta);
 
 #endif
