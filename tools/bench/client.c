@@ -114,42 +114,21 @@ is_clear(struct client *client, struct connection *connection)
 	       connection->unsent_size == 0;
 }
 
-/* In a closed loop: sends new requests as far as the pipeline, the socket and the phase allow. */
+/*
+ * Sends new requests as far as the pipeline, the socket and the phase allow; in an open loop only
+ * the sets that follow misses, which go at once.
+ */
 static void
 fill_pipeline(struct client *client, struct connection *connection)
 {
-	bool drawn;
+	unsigned limit = client->is_open_loop ? 0 : client->pipeline;
+	unsigned drawn;
 
-	while (is_clear(client, connection) && connection->under_way < client->pipeline) {
-		uint64_t now = client_now_ns();
-		char *at = client->send;
-
-		while (connection->under_way < client->pipeline && at < client->send + SEND_SIZE) {
-			char *end = compose_request(client, connection, at, now, &drawn);
-			if (!end)
-				break;
-			at = end;
-		}
+	while (connection->under_way < client->pipeline && is_clear(client, connection)) {
+		char *at = compose_requests(
+			client, connection, client->send, limit, client_now_ns(), &drawn);
 		if (at == client->send ||
 			!client_send(client, connection, client->send, (size_t)(at - client->send)))
-			return;
-	}
-}
-
-/* In an open loop: the sets that follow misses, which go at once. */
-static void
-send_aside(struct client *client, struct connection *connection, uint64_t now)
-{
-	bool drawn;
-
-	while (connection->aside_first < connection->aside_end && is_clear(client, connection) &&
-		connection->under_way < client->pipeline) {
-		char *at = client->send;
-
-		while (connection->aside_first < connection->aside_end &&
-			connection->under_way < client->pipeline && at < client->send + SEND_SIZE)
-			at = compose_request(client, connection, at, now, &drawn);
-		if (!client_send(client, connection, client->send, (size_t)(at - client->send)))
 			return;
 	}
 }
@@ -162,9 +141,9 @@ send_due(struct client *client, struct connection *connection, uint64_t now, uin
 
 	while (share > 0 && client->due_ns <= now && connection->under_way < client->pipeline &&
 		at < client->send + SEND_SIZE) {
-		bool drawn;
-		char *end = compose_request(client, connection, at, client->due_ns, &drawn);
-		if (!end)
+		unsigned drawn;
+		char *end = compose_requests(client, connection, at, 1, client->due_ns, &drawn);
+		if (end == at)
 			break;
 		at = end;
 		if (!drawn)
@@ -344,9 +323,7 @@ handle_events(struct client *client, const struct epoll_event *events, int count
 		}
 		if (readable)
 			client_receive(client, connection);
-		if (client->is_open_loop)
-			send_aside(client, connection, client_now_ns());
-		else
+		if (!client->is_open_loop || connection->aside_end > 0 || connection->unsent_size)
 			fill_pipeline(client, connection);
 	}
 }
@@ -427,7 +404,7 @@ prepare(struct client *client, unsigned count)
 		client->slot_mask = 2 * client->slot_mask + 1;
 	client->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	client->connections = calloc(count, sizeof *client->connections);
-	client->keys = calloc(options->multiget, sizeof *client->keys);
+	client->keys = calloc(options->multiget + DRAW_BATCH, sizeof *client->keys);
 	client->send_room = SEND_SIZE + compose_size_max(client);
 	client->send = malloc(client->send_room);
 	return client->epoll_fd >= 0 && client->connections && client->keys && client->send;

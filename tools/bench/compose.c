@@ -58,7 +58,10 @@ compose_size_max(const struct client *client)
 	size_t any = protocol->request_size_max(workload) + value;
 	size_t get = protocol->get_size_max(workload, client->multiget);
 
-	return (any > get ? any : get) + SLACK;
+	/* Plain gets are gathered, up to a pipeline of them, before the bytes are counted. */
+	size_t gets = client->pipeline * protocol->get_size_max(workload, 1);
+
+	return gets + (any > get ? any : get) + SLACK;
 }
 
 static inline uint32_t
@@ -131,7 +134,8 @@ add_request(struct client *client, struct connection *connection, char *at,
 	return client->shared->protocol->write(workload, at, &request);
 }
 
-static inline char *
+/* A get of several keys, or of keys of a scan. */
+static char *
 add_get(struct client *client, struct connection *connection, char *at, bool is_scan,
 	uint64_t start_ns)
 {
@@ -156,6 +160,39 @@ add_get(struct client *client, struct connection *connection, char *at, bool is_
 	return client->shared->protocol->write_get(workload, at, client->keys, count);
 }
 
+/* So many gets of one key each; there are slots for them. */
+static char *
+add_gets(struct client *client, struct connection *connection, char *at, unsigned count,
+	uint64_t start_ns)
+{
+	const struct protocol *protocol = client->shared->protocol;
+	const struct workload *workload = client->shared->workload;
+	const uint32_t mask = client->slot_mask;
+	struct slot *slots = connection->slots;
+	struct asked *asked = connection->asked;
+	uint32_t end = connection->head + connection->under_way;
+
+	connection->under_way += count;
+	client->under_way += count;
+	while (count > 0) {
+		unsigned run = count < DRAW_BATCH ? count : DRAW_BATCH;
+		for (unsigned i = 0; i < run; i++, end++) {
+			uint32_t key = draw_key(client);
+			slots[end & mask] = (struct slot){start_ns, 1, 0, OPERATION_GET, true, 0};
+			asked[end & mask] = (struct asked){key, workload_oldest(workload, key)};
+			client->keys[i] = key;
+		}
+		count -= run;
+		if (protocol->write_gets) {
+			at = protocol->write_gets(workload, at, client->keys, run);
+			continue;
+		}
+		for (unsigned i = 0; i < run; i++)
+			at = protocol->write_get(workload, at, &client->keys[i], 1);
+	}
+	return at;
+}
+
 static char *
 add_fill(struct client *client, struct connection *connection, char *at, uint64_t start_ns)
 {
@@ -168,7 +205,7 @@ add_fill(struct client *client, struct connection *connection, char *at, uint64_
 		if (connection->owned == 0 ||
 			connection->fill_kind == sizeof kinds / sizeof *kinds - 1) {
 			connection->is_filled = true;
-			return NULL;
+			return at;
 		}
 		connection->fill_kind++;
 		connection->fill_next = 0;
@@ -191,26 +228,13 @@ choose(struct client *client)
 	return choice;
 }
 
-char *
-compose_request(struct client *client, struct connection *connection, char *at, uint64_t start_ns,
-	bool *drawn)
+/* One request of the mix that is not a plain get. */
+static char *
+add_choice(struct client *client, struct connection *connection, char *at,
+	const struct choice *choice, uint64_t start_ns)
 {
-	*drawn = false;
-	if (connection->aside_first < connection->aside_end) {
-		uint32_t key = connection->aside[connection->aside_first++];
-		if (connection->aside_first == connection->aside_end)
-			connection->aside_first = connection->aside_end = 0;
-		client->counts.after_miss++;
-		return add_request(client, connection, at, OPERATION_SET, key, start_ns);
-	}
-	if (client->phase == CLIENT_FILL)
-		return connection->is_filled ? NULL : add_fill(client, connection, at, start_ns);
-	if (client->stopping || client->left == 0)
-		return NULL;
-	client->left--;
-	*drawn = true;
-	const struct choice *choice = choose(client);
 	enum operation operation = choice->operation;
+
 	if (operation == OPERATION_GET)
 		return add_get(client, connection, at, choice->is_scan, start_ns);
 	uint32_t key = draw_key(client);
@@ -231,4 +255,62 @@ compose_request(struct client *client, struct connection *connection, char *at, 
 		break;
 	}
 	return add_request(client, connection, at, operation, key, start_ns);
+}
+
+/* Up to limit requests of the mix. Plain gets are gathered and written together. */
+static char *
+add_mix(struct client *client, struct connection *connection, char *at, const char *end,
+	unsigned limit, uint64_t start_ns)
+{
+	unsigned gets = 0;
+
+	if (limit > client->left)
+		limit = (unsigned)client->left;
+	client->left -= limit;
+	for (; limit > 0; limit--) {
+		const struct choice *choice = choose(client);
+		if (choice->operation == OPERATION_GET && !choice->is_scan &&
+			client->multiget == 1) {
+			gets++;
+			continue;
+		}
+		if (gets)
+			at = add_gets(client, connection, at, gets, start_ns);
+		gets = 0;
+		if (at >= end) {
+			client->left += limit;
+			return at;
+		}
+		at = add_choice(client, connection, at, choice, start_ns);
+	}
+	return gets ? add_gets(client, connection, at, gets, start_ns) : at;
+}
+
+char *
+compose_requests(struct client *client, struct connection *connection, char *at, unsigned limit,
+	uint64_t start_ns, unsigned *drawn)
+{
+	const char *end = client->send + SEND_SIZE;
+	uint32_t free = client->pipeline - connection->under_way;
+
+	*drawn = 0;
+	while (connection->aside_first < connection->aside_end && free > 0 && at < end) {
+		uint32_t key = connection->aside[connection->aside_first++];
+		if (connection->aside_first == connection->aside_end)
+			connection->aside_first = connection->aside_end = 0;
+		client->counts.after_miss++;
+		at = add_request(client, connection, at, OPERATION_SET, key, start_ns);
+		free--;
+	}
+	if (client->phase == CLIENT_FILL) {
+		while (free-- > 0 && at < end && !connection->is_filled)
+			at = add_fill(client, connection, at, start_ns);
+		return at;
+	}
+	if (client->stopping || at >= end)
+		return at;
+	uint64_t left = client->left;
+	at = add_mix(client, connection, at, end, limit < free ? limit : free, start_ns);
+	*drawn = (unsigned)(left - client->left);
+	return at;
 }

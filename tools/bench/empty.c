@@ -52,16 +52,9 @@ learn(struct client *client, struct connection *connection, struct round *round)
 static bool
 prepare(struct client *client, struct connection *connection)
 {
-	uint64_t now = client_now_ns();
-	char *at = client->send;
-	bool drawn;
-
-	while (connection->under_way < client->pipeline && at < client->send + SEND_SIZE) {
-		char *end = compose_request(client, connection, at, now, &drawn);
-		if (!end)
-			break;
-		at = end;
-	}
+	unsigned drawn;
+	char *at = compose_requests(
+		client, connection, client->send, client->pipeline, client_now_ns(), &drawn);
 	size_t size = (size_t)(at - client->send);
 	if (size == 0)
 		return false;

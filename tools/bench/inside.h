@@ -21,7 +21,8 @@ struct slot {
 	uint16_t keys;
 	uint16_t answered; /* keys of a get that are dealt with */
 	uint8_t operation;
-	bool is_newest; /* of a set or delete: all versions before it had been answered */
+	bool is_newest;	 /* of a set or delete: all versions before it had been answered */
+	uint16_t unused; /* 0, so that slots can be compared */
 };
 
 /* The empty client: what a connection sends again and again. */
@@ -136,14 +137,14 @@ void client_complain(struct client *client, const char *format, ...)
 void compose_prepare(struct client *client, unsigned index);
 
 /*
- * Writes the next request for the connection, which has a free slot, and takes the slot; returns
- * its end, or NULL when the connection has none to send in this phase. *drawn says whether it came
- * from the mix.
+ * Writes the next requests for the connection and takes slots for them, as many as there are free
+ * and the buffer (client->send, where at is in) can take: first the sets that follow misses, then
+ * up to limit of the phase's. Returns their end; *drawn is how many came from the mix.
  */
-char *compose_request(struct client *client, struct connection *connection, char *at,
-	uint64_t start_ns, bool *drawn);
+char *compose_requests(struct client *client, struct connection *connection, char *at,
+	unsigned limit, uint64_t start_ns, unsigned *drawn);
 
-/* Bytes that a request takes at most. */
+/* Bytes that may be written behind SEND_SIZE. */
 size_t compose_size_max(const struct client *client);
 
 /* replies.c */

@@ -69,6 +69,9 @@ struct protocol {
 	/* Write a get; returns its end. */
 	char *(*write_get)(
 		const struct workload *workload, char *at, const uint32_t *keys, unsigned count);
+	/* Write count gets of one key each; returns their end. NULL: write_get has to do. */
+	char *(*write_gets)(
+		const struct workload *workload, char *at, const uint32_t *keys, unsigned count);
 	/*
 	 * Write any other request (and get of one key); returns its end. The flags of a set are
 	 * those of the workload.

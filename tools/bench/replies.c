@@ -241,9 +241,20 @@ take_reply(struct client *client, struct connection *connection, const struct re
 	return true;
 }
 
+/* A get of one key that has no answer yet: compared as a whole. */
+static inline bool
+is_plain_get(const struct slot *slot)
+{
+	static const struct slot plain = {0, 1, 0, OPERATION_GET, true, 0};
+	const size_t offset = offsetof(struct slot, keys);
+
+	return memcmp((const char *)slot + offset, (const char *)&plain + offset,
+		       sizeof *slot - offset) == 0;
+}
+
 /*
  * The answers that come most, without parsing: hits of gets of one key, and sets that were stored.
- * Returns how many bytes they took.
+ * Returns how many bytes they took. What they count is added up here and stored once.
  */
 static size_t
 take_quickly(struct client *client, struct connection *connection, const char *from, size_t size,
@@ -251,36 +262,60 @@ take_quickly(struct client *client, struct connection *connection, const char *f
 {
 	const struct protocol *protocol = client->shared->protocol;
 	struct workload *workload = client->shared->workload;
+	const uint32_t mask = client->slot_mask;
+	const uint32_t multiget = client->multiget;
+	const uint32_t under_way = connection->under_way;
 	const char *at = from;
 	const char *end = from + size;
+	uint32_t head = connection->head;
+	uint32_t gets = 0;
+	uint32_t sets = 0;
+	uint32_t foreign = 0;
 
-	while (at < end && connection->under_way > 0) {
-		struct slot *slot = &connection->slots[connection->head];
-		const struct asked *asked =
-			connection->asked + (size_t)connection->head * client->multiget;
-		if (slot->operation == OPERATION_GET && slot->keys == 1 && slot->answered == 0) {
+	for (; at < end && gets + sets < under_way; head = (head + 1) & mask) {
+		struct slot *slot = &connection->slots[head];
+		const struct asked *asked = &connection->asked[(size_t)head * multiget];
+		enum client_class class;
+		if (is_plain_get(slot)) {
 			const char *value;
 			uint64_t value_size;
 			size_t used = protocol->match(
 				workload, at, (size_t)(end - at), asked->key, &value, &value_size);
 			if (used == 0)
 				break;
-			check_value(client, asked, value, value_size);
-			client->counts.gets++;
-			client->counts.hits++;
+			if (workload->sample)
+				foreign += workload_value_differs(
+					workload, asked->key, value, value_size);
+			else
+				check_value(client, asked, value, value_size);
 			at += used;
+			gets++;
+			class = CLIENT_CLASS_GET;
 		} else if (slot->operation == OPERATION_SET && protocol->stored &&
 			   (size_t)(end - at) >= protocol->stored_size &&
 			   memcmp(at, protocol->stored, protocol->stored_size) == 0) {
 			workload_end_version(
 				workload, asked->key, asked->version, slot->is_newest, true);
-			client->counts.sets++;
 			at += protocol->stored_size;
+			sets++;
+			class = CLIENT_CLASS_SET;
 		} else {
 			break;
 		}
-		end_slot(client, connection, slot, now);
+		if (slot->start_ns != client->batch.start_ns) {
+			flush_batch(client, now);
+			client->batch.start_ns = slot->start_ns;
+		}
+		client->batch.counts[class]++;
 	}
+	connection->head = head;
+	connection->under_way -= gets + sets;
+	client->under_way -= gets + sets;
+	client->counts.requests += gets + sets;
+	client->counts.gets += gets;
+	client->counts.hits += gets;
+	client->counts.sets += sets;
+	client->counts.foreign += foreign;
 	return (size_t)(at - from);
 }
 

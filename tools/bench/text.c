@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The classic text protocol. */
+#include "digits.h"
 #include "protocol.h"
 
 #include <string.h>
 
 #define LINE_MAX_SIZE 2048
-#define NUMBER_MAX_SIZE 20
 
 static size_t
 get_size_max(const struct workload *workload, unsigned keys)
@@ -16,7 +16,7 @@ get_size_max(const struct workload *workload, unsigned keys)
 static size_t
 request_size_max(const struct workload *workload)
 {
-	return sizeof "append    \r\n\r\n" + workload->key_size + 3 * NUMBER_MAX_SIZE;
+	return sizeof "append    \r\n\r\n" + workload->key_size + 3 * DIGITS_MAX;
 }
 
 static char *
@@ -34,6 +34,20 @@ write_get(const struct workload *workload, char *at, const uint32_t *keys, unsig
 }
 
 static char *
+write_gets(const struct workload *workload, char *at, const uint32_t *keys, unsigned count)
+{
+	const size_t size = workload->key_size;
+
+	for (unsigned i = 0; i < count; i++) {
+		memcpy(at, "get ", 4);
+		workload_write_key(workload, at + 4, keys[i]);
+		memcpy(at + 4 + size, "\r\n", 2);
+		at += 4 + size + 2;
+	}
+	return at;
+}
+
+static char *
 write_word(char *at, const char *word, size_t size)
 {
 	memcpy(at, word, size);
@@ -41,20 +55,6 @@ write_word(char *at, const char *word, size_t size)
 }
 
 #define WRITE_WORD(at, word) write_word(at, word, sizeof word - 1)
-
-static char *
-write_number(char *at, uint64_t number)
-{
-	char digits[NUMBER_MAX_SIZE];
-	unsigned count = 0;
-
-	do
-		digits[count++] = (char)('0' + number % 10);
-	while (number /= 10);
-	while (count)
-		*at++ = digits[--count];
-	return at;
-}
 
 static char *
 write_key(const struct workload *workload, char *at, uint32_t key)
@@ -75,12 +75,12 @@ write_store(
 		at = WRITE_WORD(at, " 0 0 ");
 	} else {
 		*at++ = ' ';
-		at = write_number(at, workload->flags);
+		at = digits_write(at, workload->flags);
 		*at++ = ' ';
-		at = write_number(at, request->ttl);
+		at = digits_write(at, request->ttl);
 		*at++ = ' ';
 	}
-	at = write_number(at, size);
+	at = digits_write(at, size);
 	at = WRITE_WORD(at, "\r\n");
 	workload_write_value(workload, at, size, request->key, request->version);
 	return WRITE_WORD(at + size, "\r\n");
@@ -97,14 +97,14 @@ write(const struct workload *workload, char *at, const struct request *request)
 	case OPERATION_APPEND:
 		return write_store(workload, at, request, true);
 	case OPERATION_GAT:
-		at = write_number(WRITE_WORD(at, "gat "), request->ttl);
+		at = digits_write(WRITE_WORD(at, "gat "), request->ttl);
 		*at++ = ' ';
 		at = write_key(workload, at, request->key);
 		break;
 	case OPERATION_TOUCH:
 		at = write_key(workload, WRITE_WORD(at, "touch "), request->key);
 		*at++ = ' ';
-		at = write_number(at, request->ttl);
+		at = digits_write(at, request->ttl);
 		break;
 	case OPERATION_INCR:
 		at = write_key(workload, WRITE_WORD(at, "incr "), request->key);
@@ -129,23 +129,6 @@ static bool
 is(const struct reply *reply, const char *word)
 {
 	return reply->line_size == strlen(word) && starts(reply, word);
-}
-
-/* Reads digits up to end; false when there are none or they are followed by something else. */
-static bool
-read_number(const char *at, const char *end, uint64_t *number)
-{
-	uint64_t n = 0;
-
-	if (at == end || end - at > 19)
-		return false;
-	for (; at < end; at++) {
-		if (*at < '0' || *at > '9')
-			return false;
-		n = n * 10 + (uint64_t)(*at - '0');
-	}
-	*number = n;
-	return true;
 }
 
 /* The reply that a line alone is, as far as the operation can be answered so. */
@@ -180,7 +163,7 @@ kind_of_line(struct reply *reply, enum operation operation)
 	default:
 		reply->value = reply->line;
 		reply->value_size = reply->line_size;
-		if (read_number(reply->line, reply->line + reply->line_size, &number))
+		if (digits_read(reply->line, reply->line + reply->line_size, &number))
 			return REPLY_NUMBER;
 	}
 	return is(reply, "NOT_FOUND") ? REPLY_MISS : REPLY_BROKEN;
@@ -197,8 +180,8 @@ read_value_line(struct reply *reply)
 		key_end ? memchr(key_end + 1, ' ', (size_t)(end - key_end - 1)) : NULL;
 	uint64_t flags;
 
-	if (!flags_end || !read_number(key_end + 1, flags_end, &flags) || flags > UINT32_MAX ||
-		!read_number(flags_end + 1, end, &reply->value_size) ||
+	if (!flags_end || !digits_read(key_end + 1, flags_end, &flags) || flags > UINT32_MAX ||
+		!digits_read(flags_end + 1, end, &reply->value_size) ||
 		reply->value_size > UINT32_MAX)
 		return false;
 	reply->key = at;
@@ -244,34 +227,52 @@ parse(const char *at, size_t size, enum operation operation, unsigned keys, stru
 	return whole;
 }
 
-/* "VALUE key flags size\r\n" the value "\r\nEND\r\n" */
+static uint64_t
+load(const char *at)
+{
+	uint64_t bytes;
+
+	memcpy(&bytes, at, sizeof bytes);
+	return bytes;
+}
+
+/*
+ * "VALUE key flags size\r\n" the value "\r\nEND\r\n". Where all values have one size, what stands
+ * behind the key is compared by eight bytes at a time.
+ */
 static size_t
 match(const struct workload *workload, const char *at, size_t size, uint32_t key,
 	const char **value, uint64_t *value_size)
 {
-	char expected[WORKLOAD_KEY_SIZE_MAX];
-	size_t key_size = workload->key_size;
-	size_t head = 6 + key_size + 3; /* before the digits of the size */
-	uint64_t length = 0;
-
-	if (workload->flags || size < head + 3 || memcmp(at, "VALUE ", 6) != 0)
-		return 0;
-	workload_write_key(workload, expected, key);
-	if (memcmp(at + 6, expected, key_size) != 0 || memcmp(at + 6 + key_size, " 0 ", 3) != 0)
-		return 0;
-	const char *digit = at + head;
+	const size_t head = 6 + workload->key_size + 3; /* before the digits of the size */
+	const char *digits = at + head;
 	const char *end = at + size;
-	do {
-		if (*digit < '0' || *digit > '9' || length > UINT32_MAX)
-			return 0;
-		length = length * 10 + (uint64_t)(*digit - '0');
-	} while (++digit < end && *digit != '\r');
-	if ((uint64_t)(end - digit) < 2 + length + 7 || digit[1] != '\n' ||
-		memcmp(digit + 2 + length, "\r\nEND\r\n", 7) != 0)
+	uint64_t length = workload->value_size_max;
+	size_t digits_size = workload->size_digits;
+
+	/* At least the shortest: a size of one digit, no value. */
+	if (size < head + 1 + 2 + 7 || workload->flags || memcmp(at, "VALUE ", 6) != 0 ||
+		memcmp(digits - 3, " 0 ", 3) != 0 || !workload_is_key(workload, at + 6, key))
 		return 0;
-	*value = digit + 2;
+	if (!workload->size_mask || (load(digits) & workload->size_mask) != workload->size_line) {
+		const char *digit = digits;
+		length = 0;
+		while (*digit != '\r') {
+			unsigned next = (unsigned char)*digit++ - (unsigned)'0';
+			if (next > 9 || length > UINT32_MAX / 10 || end - digit < 2 + 7)
+				return 0;
+			length = length * 10 + next;
+		}
+		digits_size = (size_t)(digit - digits);
+		if (digits_size == 0 || digit[1] != '\n')
+			return 0;
+	}
+	size_t whole = head + digits_size + 2 + length + 7;
+	if (size < whole || memcmp(at + whole - 7, "\r\nEND\r\n", 7) != 0)
+		return 0;
+	*value = digits + digits_size + 2;
 	*value_size = length;
-	return (size_t)(digit + 2 + length + 7 - at);
+	return whole;
 }
 
 static const struct protocol text = {
@@ -279,6 +280,7 @@ static const struct protocol text = {
 	.get_size_max = get_size_max,
 	.request_size_max = request_size_max,
 	.write_get = write_get,
+	.write_gets = write_gets,
 	.write = write,
 	.parse = parse,
 	.match = match,
