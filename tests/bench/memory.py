@@ -18,7 +18,8 @@ import memory_index
 import memory_items
 import memory_misses
 import memory_resident
-from memory_lib import ServerError, Table, machine_facts, say, version_of
+from memory_lib import ServerError, Table, say
+from rig import facts_line, machine_facts, program_version
 
 PARTS = {
     "items": memory_items.run,
@@ -39,20 +40,19 @@ class Context:
         self.build = os.environ.get("top_builddir") or os.path.dirname(self.halcyond)
         self.bench = os.path.abspath(arguments.bench or os.path.join(self.build, "halcyon-bench"))
         self.memcached = arguments.memcached
-        self.rounds = arguments.rounds
+        self.rounds, self.jobs = arguments.rounds, arguments.jobs
         self.only_workload = arguments.workload
         quick = arguments.quick
         self.megabytes = arguments.megabytes or (64 if quick else 256)
         self.keys = arguments.keys or (750000 if quick else 3000000)
-        self.warmup = arguments.warmup or (1500000 if quick else 15000000)
+        self.warmup = arguments.warmup or (1500000 if quick else 20000000)
         self.requests = arguments.requests or (500000 if quick else 5000000)
         self.item_megabytes = (64,) if quick else (64, 76, 91, 108)
         self.resident_megabytes = 64 if quick else 256
         self.growth_items = arguments.growth_items or (2000000 if quick else 20000000)
-        # TTLs from a fifth of to 1.5 times what a full cache takes to be replaced, by a clock that the pace sets.
-        self.ttl_rate = 50000 if quick else 200000
-        self.ttl_s = (5, 30)
-        self.shift = self.keys // 3
+        self.ttl_rate = 150000
+        self.ttl_s, self.ttl_counted_s = ((3, 20), 15) if quick else ((10, 80), 50)
+        self.shift = self.keys // 20
 
     def servers(self):
         return (("halcyon", self.halcyond), ("memcached", self.memcached))
@@ -67,9 +67,10 @@ def main():
     parser.add_argument("--workload", help="misses: only workloads whose name contains this")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=1, help="misses: seeds; the median of the ratios counts")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 4), help="misses: workloads at once")
     parser.add_argument("--megabytes", type=int, help="misses: -m of both (256)")
     parser.add_argument("--keys", type=int, help="misses: keys (3000000)")
-    parser.add_argument("--warmup", type=int, help="misses: requests before counting (15000000)")
+    parser.add_argument("--warmup", type=int, help="misses: requests before counting (20000000)")
     parser.add_argument("--requests", type=int, help="misses: requests counted (5000000)")
     parser.add_argument("--growth-items", type=int, help="growth: items (20000000)")
     parser.add_argument("--json", help="write every figure here")
@@ -83,11 +84,10 @@ def main():
     for part in parts:
         if part not in PARTS:
             parser.error("no part %s" % part)
-    versions = {"halcyon": version_of(context.halcyond), "memcached": version_of(context.memcached)}
+    versions = {who: program_version(binary) for who, binary in context.servers()}
     facts = machine_facts()
-    say("halcyond %s beside memcached %s; %s, %s cores, %s" % (
-        versions["halcyon"], versions["memcached"], facts["processor"] or facts["system"], facts["cores"],
-        facts["memory"]))
+    say("%s beside %s" % (versions["halcyon"], versions["memcached"]))
+    say(facts_line(facts))
     status = 0
     for part in parts:
         try:

@@ -4,7 +4,6 @@ table of rows with what each must reach."""
 
 import json
 import os
-import platform
 import socket
 import subprocess
 import sys
@@ -56,15 +55,6 @@ class Peer(Server):
             if sock.recv(5, socket.MSG_WAITALL) == b"ERROR":
                 return {}
         return self.stats("halcyon")
-
-
-def version_of(binary):
-    """What the server says of itself, after VERSION."""
-    server = Server(binary, ["-m", "64", "-t", "1"], "unix")
-    try:
-        return server.version()
-    finally:
-        server.kill()
 
 
 def run_bench(bench, server, arguments, timeout):
@@ -215,30 +205,3 @@ class Table:
             verdict))
         self.rows.append({"what": name, "memcached": memcached, "halcyon": halcyon, "ratio": ratio, "must": must,
                           "verdict": verdict, "command": command, **(more or {})})
-
-
-# --- the machine -----------------------------------------------------------------------------
-
-
-def first_line(path, beginning):
-    try:
-        with open(path, encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith(beginning):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return ""
-
-
-def machine_facts():
-    return {
-        "system": platform.platform(),
-        "processor": first_line("/proc/cpuinfo", "model name"),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory": first_line("/proc/meminfo", "MemTotal"),
-        "transparent_hugepages": open("/sys/kernel/mm/transparent_hugepage/enabled", encoding="ascii").read().strip()
-        if os.path.exists("/sys/kernel/mm/transparent_hugepage/enabled") else "",
-        "load_average": os.getloadavg(),
-        "when": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-    }
