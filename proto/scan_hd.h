@@ -184,6 +184,49 @@ scan_get_keys(const uint8_t *at, const uint8_t *end, uint32_t *count)
 }
 
 /*
+ * What scan_get_keys says, without the count: 64 bytes a step, because of such a block only its
+ * first and its last space matter.
+ *
+ *	...key1 key2 k|ey3 key4 ... key7 k|ey8...
+ *	             ^run  ^first       ^last
+ */
+HD_FUNCTION enum scan_get
+scan_get_check(const uint8_t *at, const uint8_t *end)
+{
+	enum scan_get rest;
+	uint32_t count;
+	int some = 0;
+#if defined(__SSE2__) && !defined(__CUDACC__)
+	typedef char bytes16 __attribute__((vector_size(16)));
+	const bytes16 spaces = {
+		' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
+	const uint8_t *run = at; /* behind the last space */
+
+	for (; end - at >= 64; at += 64) {
+		uint64_t found = 0;
+
+		for (int i = 0; i < 4; i++) {
+			bytes16 word;
+
+			hd_copy(&word, at + 16 * i, sizeof word);
+			found |= (uint64_t)(uint32_t)__builtin_ia32_pmovmskb128(
+					 (bytes16)(word == spaces))
+				 << 16 * i;
+		}
+		some |= found != ~(uint64_t)0;
+		if (found == 0)
+			continue;
+		if (at + __builtin_ctzll(found) - run > SCAN_KEY_MAX)
+			return SCAN_GET_BAD_KEY;
+		run = at + 64 - __builtin_clzll(found);
+	}
+	at = run;
+#endif
+	rest = scan_get_keys(at, end, &count);
+	return rest == SCAN_GET_NO_KEY && some ? SCAN_GET_KEYS : rest;
+}
+
+/*
  * Is [line, end) a get? Then *keys is where its first key or a space before it stands, for
  * scan_token_next. A gets, which wants CAS numbers, says so in *cas.
  */

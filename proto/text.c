@@ -344,7 +344,6 @@ parse_fetch(struct parser *parser, const uint8_t *data, size_t size, size_t *con
 	const struct text_line *line, struct request *request)
 {
 	const uint8_t *at = line->at;
-	uint32_t count;
 
 	if (request->command == COMMAND_GAT || request->command == COMMAND_GATS) {
 		struct scan_token token = scan_token_next(&at, line->end);
@@ -358,7 +357,7 @@ parse_fetch(struct parser *parser, const uint8_t *data, size_t size, size_t *con
 			return PARSE_REQUEST;
 		}
 	}
-	enum scan_get keys = scan_get_keys(at, line->end, &count);
+	enum scan_get keys = scan_get_check(at, line->end);
 
 	if (keys != SCAN_GET_KEYS) {
 		request_refuse(request,

@@ -241,7 +241,7 @@ run_verb(struct deciding *deciding)
 	return true;
 }
 
-static bool
+static __attribute__((noinline)) bool
 run_any(struct engine *engine, struct batch_run *run, struct slot *slot, struct reply *reply)
 {
 	struct deciding deciding = {

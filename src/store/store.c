@@ -218,7 +218,7 @@ store_judge(const struct store_thread *thread, const struct item *item, uint32_t
 	return item_expired(item, thread->now_s) ? STORE_EXPIRED : STORE_PRESENT;
 }
 
-static inline void
+static inline __attribute__((always_inline)) void
 view_fill(const struct store *store, struct store_view *view, uint64_t entry,
 	_Atomic uint64_t *slot, uint64_t bucket)
 {
@@ -249,7 +249,7 @@ store_view_fill(const struct store *store, struct store_view *view, uint64_t ent
 }
 
 /* Scans the key's bucket; true with the view filled when an item with this key is there. */
-static bool
+static __attribute__((noinline)) bool
 scan(const struct store *store, const uint8_t *key, uint32_t key_size, uint64_t hash,
 	struct store_view *view)
 {
@@ -268,25 +268,32 @@ scan(const struct store *store, const uint8_t *key, uint32_t key_size, uint64_t 
 	return false;
 }
 
-enum store_found
-store_find(struct store_thread *thread, const uint8_t *key, uint32_t key_size, uint64_t hash,
+static inline __attribute__((always_inline)) enum store_found
+find(struct store_thread *thread, const uint8_t *key, uint32_t key_size, uint64_t hash,
 	const struct store_hint *hint, struct store_view *view, bool *stale_hint)
 {
 	const struct store *store = thread->store;
 
-	if (stale_hint)
-		*stale_hint = false;
+	*stale_hint = false;
 	if (hint && index_hint_holds(store->index, hash, hint->number, hint->version)) {
 		if (hint->entry == 0)
 			return STORE_ABSENT;
 		view_fill(store, view, hint->entry, hint->slot, hint->number);
 	} else {
-		if (stale_hint && hint)
-			*stale_hint = true;
+		*stale_hint = hint != NULL;
 		if (!scan(store, key, key_size, hash, view))
 			return STORE_ABSENT;
 	}
 	return store_judge(thread, view->item, view->segment);
+}
+
+enum store_found
+store_find(struct store_thread *thread, const uint8_t *key, uint32_t key_size, uint64_t hash,
+	const struct store_hint *hint, struct store_view *view, bool *stale_hint)
+{
+	bool stale;
+
+	return find(thread, key, key_size, hash, hint, view, stale_hint ? stale_hint : &stale);
 }
 
 uint32_t
@@ -300,19 +307,35 @@ store_random(struct store_thread *thread)
 	return thread->random = x;
 }
 
-void
-store_accessed(struct store_thread *thread, const struct store_view *view)
+static inline __attribute__((always_inline)) void
+accessed(struct store_thread *thread, const struct store_view *view)
 {
 	struct item *item = (struct item *)view->item;
 	uint32_t age = thread->now_s > view->opened_s ? thread->now_s - view->opened_s : 0;
 	uint16_t soft = view->soft;
-	uint16_t accessed =
-		(uint16_t)((soft & ITEM_SOFT_WIN) | ITEM_SOFT_FETCHED | item_soft_time(age));
+	uint16_t now = (uint16_t)((soft & ITEM_SOFT_WIN) | ITEM_SOFT_FETCHED | item_soft_time(age));
 
 	index_count_read(view->slot, view->entry, store_random(thread));
-	if (accessed != soft)
+	if (now != soft)
 		__atomic_compare_exchange_n(
-			&item->soft, &soft, accessed, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+			&item->soft, &soft, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+void
+store_accessed(struct store_thread *thread, const struct store_view *view)
+{
+	accessed(thread, view);
+}
+
+enum store_found
+store_read(struct store_thread *thread, const uint8_t *key, uint32_t key_size, uint64_t hash,
+	const struct store_hint *hint, struct store_view *view, bool *stale_hint)
+{
+	enum store_found found = find(thread, key, key_size, hash, hint, view, stale_hint);
+
+	if (found == STORE_PRESENT)
+		accessed(thread, view);
+	return found;
 }
 
 uint32_t

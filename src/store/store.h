@@ -114,6 +114,10 @@ enum store_found store_find(struct store_thread *thread, const uint8_t *key, uin
  */
 void store_accessed(struct store_thread *thread, const struct store_view *view);
 
+/* Both at once: finds a key's item and counts the read. */
+enum store_found store_read(struct store_thread *thread, const uint8_t *key, uint32_t key_size,
+	uint64_t hash, const struct store_hint *hint, struct store_view *view, bool *stale_hint);
+
 /* Seconds since the last access, as the soft word has it. */
 uint32_t store_last_access_s(const struct store_thread *thread, const struct store_view *view);
 

@@ -185,6 +185,55 @@ test_get_lines(void **state)
 	assert_int_equal(get_line(long_key, &at, &count, &cas), SCAN_GET_BAD_KEY);
 }
 
+/*
+ * The check of a get line by blocks against the plain one: keys of all lengths around the longest
+ * one allowed and around a block's, spaces in any number, with no byte behind the line.
+ */
+static void
+test_get_check(void **state)
+{
+	static const size_t lengths[] = {
+		1, 2, 15, 16, 17, 62, 63, 64, 65, 127, 128, 186, 249, 250, 251, 252, 313, 314, 320};
+	enum { LENGTHS = sizeof lengths / sizeof *lengths };
+	uint32_t random = 1, seen[SCAN_GET_KEYS + 1] = {0};
+
+	(void)state;
+	for (int round = 0; round < 60000; round++) {
+		uint8_t line[2048];
+		size_t size = 0;
+		uint32_t count;
+
+		random = random * 1664525 + 1013904223;
+		for (uint32_t words = random >> 28; words > 0; words--) {
+			random = random * 1664525 + 1013904223;
+
+			/* Most rounds have short keys; spaces stand alone or in runs. */
+			size_t length = random >> 31 ? 1 + (random >> 20 & 31)
+						     : lengths[(random >> 20) % LENGTHS];
+			size_t spaces =
+				(random >> 12 & 7) == 0 ? random >> 4 & 127 : random >> 13 & 1;
+
+			if (size + length + spaces + 1 > sizeof line)
+				break;
+			memset(line + size, ' ', spaces + 1);
+			size += spaces + (words > 1 || (random & 1));
+			memset(line + size, "\x21\t\xa0\x1f"[random >> 8 & 3], length);
+			size += (round & 3) == 0 && words == 1 ? 0 : length;
+		}
+		uint8_t *alone = malloc(size ? size : 1);
+
+		assert_non_null(alone);
+		memcpy(alone, line, size);
+		enum scan_get wanted = scan_get_keys(alone, alone + size, &count);
+
+		assert_int_equal(scan_get_check(alone, alone + size), wanted);
+		seen[wanted]++;
+		free(alone);
+	}
+	assert_true(seen[SCAN_GET_NO_KEY] > 100 && seen[SCAN_GET_BAD_KEY] > 100 &&
+		    seen[SCAN_GET_KEYS] > 100);
+}
+
 int
 main(void)
 {
@@ -193,6 +242,7 @@ main(void)
 		cmocka_unit_test(test_tokens),
 		cmocka_unit_test(test_numbers),
 		cmocka_unit_test(test_get_lines),
+		cmocka_unit_test(test_get_check),
 	};
 
 	return cmocka_run_group_tests_name("proto_scan", tests, NULL, NULL);
