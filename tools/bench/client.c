@@ -165,6 +165,7 @@ send_all_due(struct client *client, uint64_t now)
 	unsigned count = client->connection_count;
 	unsigned refused = 0;
 
+	client->all_busy = false;
 	if (client->due_ns > now)
 		return;
 	double due = (double)(now - client->due_ns) / client->arrivals.gap_ns + 1;
@@ -180,6 +181,7 @@ send_all_due(struct client *client, uint64_t now)
 		refused = 0;
 		send_due(client, connection, now, share);
 	}
+	client->all_busy = refused == count;
 }
 
 void

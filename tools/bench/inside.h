@@ -106,6 +106,7 @@ struct client {
 	struct draw_arrivals arrivals;
 	uint64_t start_ns;
 	uint64_t due_ns; /* when the next request of an open loop is due */
+	bool all_busy;	 /* no connection had a free slot for it */
 	unsigned cursor; /* the connection that is asked first to take it */
 	uint64_t under_way;
 	struct batch batch;
