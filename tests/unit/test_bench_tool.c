@@ -160,6 +160,118 @@ values_are_told_apart(void **state)
 	workload_destroy(&workload);
 }
 
+/*
+ * Several writers: only a version that was numbered when all before it were answered bounds what
+ * may come back.
+ */
+static void
+versions_of_several_writers_have_bounds(void **state)
+{
+	struct options options = {
+		.keys = 10,
+		.key_size = 20,
+		.key_prefix = "test",
+		.value_size = {8, 8},
+		.verify = true,
+		.cache_aside = true,
+	};
+	struct workload workload;
+	bool first, second, third;
+
+	(void)state;
+	assert_int_equal(workload_create(&workload, &options), 0);
+	assert_int_equal(workload_take_version(&workload, 7, &first), 1);
+	assert_int_equal(workload_take_version(&workload, 7, &second), 2);
+	assert_true(first);
+	assert_false(second);
+	workload_end_version(&workload, 7, 2, second, true);
+	assert_int_equal(workload_oldest(&workload, 7), 0);
+	workload_end_version(&workload, 7, 1, first, true);
+	assert_int_equal(workload_oldest(&workload, 7), 1);
+	assert_int_equal(workload_take_version(&workload, 7, &third), 3);
+	assert_true(third);
+	/* Refused: nothing is newer, but the next has no rival. */
+	workload_end_version(&workload, 7, 3, third, false);
+	assert_int_equal(workload_oldest(&workload, 7), 1);
+	assert_int_equal(workload_take_version(&workload, 7, &third), 4);
+	assert_true(third);
+	workload_end_version(&workload, 7, 4, third, true);
+	assert_int_equal(workload_oldest(&workload, 7), 4);
+	assert_int_equal(workload_newest(&workload, 7), 4);
+	/* Keys of scans, counters and tails are not followed. */
+	assert_int_equal(workload_take_version(&workload, 10, &third), 1);
+	assert_int_equal(workload_take_version(&workload, 10, &third), 1);
+	workload_end_version(&workload, WORKLOAD_COUNTER | 7, 1, true, true);
+	assert_int_equal(workload_oldest(&workload, 7), 4);
+	workload_destroy(&workload);
+}
+
+/* The quick way of writing keys gives what the plain one does, for each count of digits. */
+static void
+quick_keys_are_the_same(void **state)
+{
+	static const uint64_t key_counts[] = {
+		9, 10, 11, 1000, 100000, 1234567, 100000000, 999999999};
+	static const unsigned sizes[] = {9, 10, 15, 16, 17, 40, 250};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof key_counts / sizeof *key_counts; i++) {
+		for (unsigned j = 0; j < sizeof sizes / sizeof *sizes; j++) {
+			struct options options = {
+				.keys = key_counts[i],
+				.key_size = sizes[j],
+				.key_prefix = "prefix:",
+			};
+			struct workload workload;
+			uint64_t random = i;
+			assert_int_equal(workload_create(&workload, &options), 0);
+			for (unsigned k = 0; k < 1000; k++) {
+				char quick[250], plain[250], number[16];
+				uint32_t key = (uint32_t)workload_below(
+					workload_random(&random), key_counts[i]);
+				workload_write_key(&workload, quick, key);
+				workload_write_any_key(&workload, plain, key);
+				assert_memory_equal(quick, plain, sizes[j]);
+				int digits = snprintf(number, sizeof number, "%u", key);
+				assert_memory_equal(
+					plain + sizes[j] - digits, number, (size_t)digits);
+				assert_true(workload_is_key(&workload, quick, key));
+				quick[workload_random(&random) % sizes[j]] ^= 1;
+				assert_false(workload_is_key(&workload, quick, key));
+			}
+			workload_destroy(&workload);
+		}
+	}
+}
+
+/* Without --verify: any byte that differs is seen, at each length. */
+static void
+foreign_values_are_seen(void **state)
+{
+	(void)state;
+	for (unsigned size = 1; size < 100; size++) {
+		struct options options = {
+			.keys = 5000,
+			.key_size = 20,
+			.key_prefix = "",
+			.value_size = {size, size},
+		};
+		struct workload workload;
+		char value[101];
+		assert_int_equal(workload_create(&workload, &options), 0);
+		workload_write_value(&workload, value, size, 4999, 1);
+		assert_false(workload_value_differs(&workload, 4999, value, size));
+		assert_true(workload_value_differs(&workload, 4999, value, size - 1));
+		assert_true(workload_value_differs(&workload, 4999, value, size + 1));
+		for (unsigned at = 0; at < size; at++) {
+			value[at] ^= 1;
+			assert_true(workload_value_differs(&workload, 4999, value, size));
+			value[at] ^= 1;
+		}
+		workload_destroy(&workload);
+	}
+}
+
 /* Replies cut at every byte: nothing is taken before it is whole, and then it is the same. */
 static void
 replies_are_cut_from_any_piece(void **state)
@@ -318,6 +430,9 @@ main(void)
 		cmocka_unit_test(histogram_quantiles_are_close),
 		cmocka_unit_test(keys_are_different_and_of_their_size),
 		cmocka_unit_test(values_are_told_apart),
+		cmocka_unit_test(versions_of_several_writers_have_bounds),
+		cmocka_unit_test(quick_keys_are_the_same),
+		cmocka_unit_test(foreign_values_are_seen),
 		cmocka_unit_test(replies_are_cut_from_any_piece),
 		cmocka_unit_test(options_are_parsed),
 		cmocka_unit_test(bad_options_are_named),
