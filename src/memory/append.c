@@ -92,9 +92,10 @@ seal_slot(struct memory *memory, struct appender *appender, unsigned slot, bool 
 
 /* Gives the appender an open segment with room, in place of what it has in the slot. */
 static bool
-open_slot(struct memory *memory, struct appender *appender, unsigned slot, uint32_t bytes,
-	uint32_t now_s)
+open_slot(struct memory_thread *thread, unsigned slot, uint32_t bytes, uint32_t now_s)
 {
+	struct memory *memory = thread->memory;
+	struct appender *appender = thread->appender;
 	uint32_t segment = appender->open[slot], epoch = memory_epoch(memory);
 
 	if (segment && segment_epoch(memory, segment) != epoch)
@@ -105,10 +106,10 @@ open_slot(struct memory *memory, struct appender *appender, unsigned slot, uint3
 		return true;
 
 	bool main = slot >= memory->slots[PROBATION];
-	segment = pool_take(
-		memory, TAKER_WORKER, SEGMENT_OPEN, main ? MAIN : PROBATION, epoch, now_s);
+	segment = pool_take(memory, thread, SEGMENT_OPEN, main ? MAIN : PROBATION, epoch, now_s);
 	if (!segment)
 		return false;
+	pool_wait_no_more(thread);
 	segment_at(memory, segment)->filling_s = now_s;
 	appender->open[slot] = segment;
 	return true;
@@ -129,11 +130,20 @@ any_slot(struct memory *memory, struct appender *appender, uint32_t bytes, unsig
 }
 
 static enum memory_status
-no_segment(struct memory *memory)
+no_segment(struct memory_thread *thread)
 {
+	struct memory *memory = thread->memory;
+	uint32_t needs = thread->copies + 1;
+
 	COUNT(memory->waits, 1);
-	if (atomic_load(&memory->exhausted))
+	/* Whoever copies gives back what it had. */
+	thread->copies = 0;
+	if (atomic_load(&memory->exhausted)) {
+		pool_wait_no_more(thread);
 		return MEMORY_FULL;
+	}
+	thread->refused = true;
+	pool_wait(thread, needs);
 	atomic_store(&memory->starved, true);
 	pool_wake(memory);
 	return MEMORY_WAIT;
@@ -151,15 +161,16 @@ memory_append(struct memory_thread *thread, uint32_t bytes, uint32_t expiry_s, b
 	unsigned slot = main ? memory->slots[PROBATION] : 0;
 	slot += append_ttl_class(expiry_s, now_s, memory->slots[main ? MAIN : PROBATION]);
 	appender_lock(appender);
-	if (!open_slot(memory, appender, slot, bytes, now_s) &&
+	if (!open_slot(thread, slot, bytes, now_s) &&
 		!(atomic_load(&memory->exhausted) && any_slot(memory, appender, bytes, &slot))) {
 		appender_unlock(appender);
-		return no_segment(memory);
+		return no_segment(thread);
 	}
 
 	uint32_t segment = appender->open[slot];
 	struct segment *s = segment_at(memory, segment);
 
+	thread->copies = 0;
 	place->segment = segment;
 	place->offset = s->used / ITEM_ALIGN;
 	place->item = memory_address(&memory->arena, segment, place->offset);
@@ -287,14 +298,13 @@ borrow_body(struct memory_thread *thread, uint32_t now_s, uint32_t bound, uint32
 			tell_bodies_starved(memory);
 		return MEMORY_WAIT;
 	}
-	*segment = pool_take(
-		memory, TAKER_WORKER, SEGMENT_BODY, PROBATION, memory_epoch(memory), now_s);
+	*segment = pool_take(memory, thread, SEGMENT_BODY, PROBATION, memory_epoch(memory), now_s);
 	if (*segment)
 		return MEMORY_OK;
 	atomic_fetch_sub(&memory->bodies_unfinished, 1);
 	tell_bodies_starved(memory);
 	want_more(memory);
-	return no_segment(memory);
+	return no_segment(thread);
 }
 
 enum memory_status
@@ -304,13 +314,21 @@ memory_body_borrow(struct memory_thread *thread, uint32_t now_s, uint32_t *segme
 
 	if (bound < body_count_max(thread->memory))
 		bound = body_count_max(thread->memory);
-	return borrow_body(thread, now_s, bound, segment);
+	enum memory_status status = borrow_body(thread, now_s, bound, segment);
+
+	/* Kept over the turns, so it is what was waited for. */
+	if (status == MEMORY_OK)
+		pool_wait_no_more(thread);
+	return status;
 }
 
 enum memory_status
 memory_body_borrow_copy(struct memory_thread *thread, uint32_t now_s, uint32_t *segment)
 {
-	return borrow_body(thread, now_s, UINT32_MAX, segment);
+	enum memory_status status = borrow_body(thread, now_s, UINT32_MAX, segment);
+
+	thread->copies += status == MEMORY_OK;
+	return status;
 }
 
 /* Who waits for unfinished bodies to become fewer is told. */

@@ -100,6 +100,12 @@ struct memory_thread {
 	struct memory *memory;
 	struct appender *appender; /* NULL in background threads */
 	unsigned number;
+	/* Its place among those who wait for a segment: changed by itself, under the mutex. */
+	struct memory_thread *waits_after; /* behind it, NULL at the end */
+	uint32_t needs;			   /* segments at once; 0: doesn't wait */
+	/* Its own. */
+	bool refused;	 /* in this turn */
+	uint32_t copies; /* segments that its unfinished copy of a large value holds */
 };
 
 enum job_kind {
@@ -154,6 +160,7 @@ struct memory {
 	/* The pool: under its mutex; what is atomic is read without. */
 	pthread_mutex_t pool;
 	struct segment_list free, bare, grace, held;
+	struct memory_thread *waiting; /* the longest first */
 	struct segment_list age[GENERATIONS];
 	struct segment_list garbage[GARBAGE_LISTS];
 	uint32_t *heap; /* of expiring sealed segments, heap[1] the first */
@@ -203,11 +210,18 @@ uint32_t memory_ghost_sets(const struct memory *memory, uint64_t limit_bytes);
 
 /* --- pool.c: segments as wholes ----------------------------------------------------------- */
 
-enum taker { TAKER_WORKER, TAKER_RECLAIM };
-
-/* Takes a free segment into 'state' (OPEN or BODY); 0 when there is none for this taker. */
-uint32_t pool_take(struct memory *memory, enum taker taker, enum segment_state state,
+/*
+ * Takes a free segment into 'state' (OPEN or BODY) for a worker's thread, or for reclaim (NULL); 0
+ * when there is none for it: the last ones are kept for reclaim and for those who wait longer.
+ */
+uint32_t pool_take(struct memory *memory, struct memory_thread *thread, enum segment_state state,
 	enum generation generation, uint32_t epoch, uint32_t opened_s);
+/*
+ * The thread was refused, and will ask again in its next turn for so many segments: nobody who asks
+ * later comes before it. What it gets ends that, or a turn in which it wasn't refused.
+ */
+void pool_wait(struct memory_thread *thread, uint32_t needs);
+void pool_wait_no_more(struct memory_thread *thread);
 /* OPEN to SEALED. full: more didn't fit. */
 void pool_seal(struct memory *memory, uint32_t segment, bool full);
 /* After a change of 'live' or 'bodies': to the list that it belongs in. */

@@ -137,6 +137,7 @@ memory_thread_create(struct memory *memory, unsigned number)
 void
 memory_thread_destroy(struct memory_thread *thread)
 {
+	pool_wait_no_more(thread);
 	free(thread);
 }
 

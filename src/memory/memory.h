@@ -153,7 +153,10 @@ void memory_flush(struct memory *memory);
 
 enum memory_status {
 	MEMORY_OK,
-	/* no segment is free at the moment, reclaim was asked for: try again in a later turn */
+	/*
+	 * No segment is free at the moment, reclaim was asked for: try again in the next turn. A
+	 * thread that does so in every turn comes before all that begin to wait later.
+	 */
 	MEMORY_WAIT,
 	/*
 	 * only with evict off, or when nothing that exists can be reclaimed: answer 'out of memory'

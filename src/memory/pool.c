@@ -213,14 +213,60 @@ free_number(struct memory *memory)
 	return segment;
 }
 
+/* What those need who have waited longer than this thread. Locked. */
+static int64_t
+needed_before(const struct memory *memory, const struct memory_thread *thread)
+{
+	int64_t needed = 0;
+
+	for (const struct memory_thread *t = memory->waiting; t && t != thread; t = t->waits_after)
+		needed += t->needs;
+	return needed;
+}
+
+void
+pool_wait(struct memory_thread *thread, uint32_t needs)
+{
+	struct memory *memory = thread->memory;
+	struct memory_thread **last = &memory->waiting;
+
+	pthread_mutex_lock(&memory->pool);
+	while (*last && *last != thread)
+		last = &(*last)->waits_after;
+	*last = thread;
+	thread->needs = needs;
+	pthread_mutex_unlock(&memory->pool);
+}
+
+void
+pool_wait_no_more(struct memory_thread *thread)
+{
+	struct memory *memory = thread->memory;
+	struct memory_thread **at = &memory->waiting;
+
+	if (thread->needs == 0)
+		return;
+	pthread_mutex_lock(&memory->pool);
+	while (*at != thread)
+		at = &(*at)->waits_after;
+	*at = thread->waits_after;
+	thread->waits_after = NULL;
+	thread->needs = 0;
+	bool others = memory->waiting && pool_free_count(memory) > READ(memory->reserve);
+	pthread_mutex_unlock(&memory->pool);
+	/* What was kept for this one may be for others. */
+	if (others)
+		pool_tell_starved(memory);
+}
+
 uint32_t
-pool_take(struct memory *memory, enum taker taker, enum segment_state state,
+pool_take(struct memory *memory, struct memory_thread *thread, enum segment_state state,
 	enum generation generation, uint32_t epoch, uint32_t opened_s)
 {
 	uint32_t segment = 0;
 
 	pthread_mutex_lock(&memory->pool);
-	int64_t spare = taker == TAKER_WORKER ? READ(memory->reserve) : 0;
+	int64_t spare = thread ? READ(memory->reserve) + needed_before(memory, thread) : 0;
 	if (pool_free_count(memory) > spare)
 		segment = free_number(memory);
 	if (segment) {

@@ -269,6 +269,11 @@ memory_turn_end(struct memory_thread *thread, uint32_t now_s)
 {
 	struct memory *memory = thread->memory;
 
+	/* Who didn't ask again has nothing left to ask for: its connection may be gone. */
+	if (!thread->refused)
+		pool_wait_no_more(thread);
+	thread->refused = false;
+	thread->copies = 0;
 	if (thread->appender && READ(thread->appender->checked_s) != now_s)
 		append_seal(memory, thread->appender, now_s, false);
 

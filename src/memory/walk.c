@@ -104,7 +104,7 @@ output_for(struct memory *memory, const struct found *found, enum generation gen
 			return *output;
 		pool_seal(memory, *output, full);
 	}
-	*output = pool_take(memory, TAKER_RECLAIM, SEGMENT_OPEN, generation, epoch, job->opened_s);
+	*output = pool_take(memory, NULL, SEGMENT_OPEN, generation, epoch, job->opened_s);
 	if (*output)
 		segment_at(memory, *output)->filling_s = now_s;
 	return *output;

@@ -629,6 +629,123 @@ on_released(void *context, uint32_t segment)
 	watched->released++;
 }
 
+/* --- who waits for a segment -------------------------------------------------------------- */
+
+/* Memory full, and no segment free for workers: each has been refused and has ended its turn. */
+static void
+fill(struct fixture *f, uint64_t limit, unsigned workers)
+{
+	store_options(&f->options, &f->store, limit, workers);
+	open_fixture(f, 4096);
+	for (uint32_t key = 0; store_set(&f->store, f->workers[1], key % 4096, 30000, 0, false,
+				       now_s) == MEMORY_OK;
+		key++)
+		;
+	for (unsigned i = 0; i < workers; i++)
+		memory_turn_end(f->workers[i], now_s);
+}
+
+/* Takes what the worker gets, 30,000 bytes at a time. Gives how many segments that were. */
+static unsigned
+take_all(struct fixture *f, unsigned worker, uint32_t *key)
+{
+	unsigned before = (unsigned)stats_of(f).segments_free;
+
+	while (store_set(&f->store, f->workers[worker], *key % 4096, 30000, 0, false, now_s) ==
+		MEMORY_OK)
+		++*key;
+	return before - (unsigned)stats_of(f).segments_free;
+}
+
+/*
+ * Others take all they can get whenever segments come free, and always ask first. Who waits still
+ * gets one, after as many as there are others, and no more than were free when it began to wait.
+ */
+static void
+test_waiting_in_turn(void **state)
+{
+	struct fixture f;
+	uint32_t key = 0, next_s;
+	unsigned others = 0;
+
+	(void)state;
+	fill(&f, 8 * MIB, 4);
+	assert_int_equal(
+		store_set(&f.store, f.workers[0], 4000, 30000, 0, true, now_s), MEMORY_WAIT);
+	for (unsigned turn = 0; others < 1000; turn++) {
+		memory_reclaim(f.background, now_s, &next_s);
+		for (unsigned i = 1; i < 4; i++)
+			others += take_all(&f, i, &key);
+		enum memory_status status =
+			store_set(&f.store, f.workers[0], 4000, 30000, 0, true, now_s);
+		for (unsigned i = 0; i < 4; i++)
+			memory_turn_end(f.workers[i], now_s);
+		if (status == MEMORY_OK)
+			break;
+		assert_int_equal(status, MEMORY_WAIT);
+	}
+	assert_in_range(others, 0, 16);
+	store_check(&f.store);
+	close_fixture(&f);
+}
+
+/* A copy that needs several at once gives all back when one is refused, and still comes first. */
+static void
+test_copy_in_turn(void **state)
+{
+	struct fixture f;
+	uint32_t key = 0, next_s, segments[4];
+	unsigned others = 0, got = 0;
+
+	(void)state;
+	fill(&f, 8 * MIB, 4);
+	while (got < 4 && others < 1000) {
+		memory_reclaim(f.background, now_s, &next_s);
+		for (unsigned i = 1; i < 4; i++)
+			others += take_all(&f, i, &key);
+		for (got = 0; got < 4 && memory_body_borrow_copy(
+						 f.workers[0], now_s, &segments[got]) == MEMORY_OK;
+			got++)
+			;
+		memory_body_release(f.store.memory, segments, got, false);
+		for (unsigned i = 0; i < 4; i++)
+			memory_turn_end(f.workers[i], now_s);
+	}
+	assert_int_equal(got, 4);
+	assert_in_range(others, 0, 40);
+	close_fixture(&f);
+}
+
+/* Who waited and is gone, or doesn't ask any more, keeps nothing from others. */
+static void
+test_waiter_gone(void **state)
+{
+	struct fixture f;
+	uint32_t key = 0;
+
+	(void)state;
+	for (unsigned gone = 0; gone < 2; gone++) {
+		fill(&f, 8 * MIB, 2);
+		assert_int_equal(store_set(&f.store, f.workers[0], 4000, 30000, 0, true, now_s),
+			MEMORY_WAIT);
+		memory_turn_end(f.workers[0], now_s); /* it may well ask again: it comes first */
+		store_settle(&f.store, f.background, now_s);
+		take_all(&f, 1, &key);
+		unsigned kept = (unsigned)stats_of(&f).segments_free;
+		memory_turn_end(f.workers[1], now_s);
+		if (gone) {
+			memory_thread_destroy(f.workers[0]);
+			f.workers[0] = memory_thread_create(f.store.memory, 0);
+		} else {
+			memory_turn_end(f.workers[0], now_s);
+		}
+		store_settle(&f.store, f.background, now_s);
+		take_all(&f, 1, &key);
+		assert_int_equal(stats_of(&f).segments_free, kept - 1);
+		close_fixture(&f);
+	}
+}
+
 static void
 test_observer(void **state)
 {
@@ -735,6 +852,9 @@ main(void)
 		cmocka_unit_test(test_limit),
 		cmocka_unit_test(test_limit_in_steps),
 		cmocka_unit_test(test_shared_appenders),
+		cmocka_unit_test(test_waiting_in_turn),
+		cmocka_unit_test(test_copy_in_turn),
+		cmocka_unit_test(test_waiter_gone),
 		cmocka_unit_test(test_observer),
 		cmocka_unit_test(test_bounded),
 	};
