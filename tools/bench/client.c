@@ -372,15 +372,16 @@ create_connection(struct client *client, struct connection *connection, unsigned
 	char *error, size_t error_size)
 {
 	const struct options *options = client->shared->options;
-	size_t slots = (size_t)client->slot_mask + 1;
+	size_t slots = (size_t)client->mask + 1;
 
 	connection->number = number;
 	if (options->keys > number)
 		connection->owned =
 			(options->keys - number + options->connections - 1) / options->connections;
 	connection->slots = calloc(slots, sizeof *connection->slots);
-	connection->asked = calloc(slots * options->multiget, sizeof *connection->asked);
-	if (!connection->slots || !connection->asked) {
+	connection->keys = calloc(slots * options->multiget, sizeof *connection->keys);
+	connection->versions = calloc(slots * options->multiget, sizeof *connection->versions);
+	if (!connection->slots || !connection->keys || !connection->versions) {
 		snprintf(error, error_size, "no memory for connection %u", number);
 		return -1;
 	}
@@ -402,14 +403,13 @@ prepare(struct client *client, unsigned count)
 	client->vanishing = options->ttl.second || options->weights[OPERATION_DELETE];
 	client->multiget = (uint32_t)options->multiget;
 	client->pipeline = (uint32_t)options->pipeline;
-	while (client->slot_mask < client->pipeline - 1)
-		client->slot_mask = 2 * client->slot_mask + 1;
+	while (client->mask < client->pipeline - 1)
+		client->mask = 2 * client->mask + 1;
 	client->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	client->connections = calloc(count, sizeof *client->connections);
-	client->keys = calloc(options->multiget + DRAW_BATCH, sizeof *client->keys);
 	client->send_room = SEND_SIZE + compose_size_max(client);
 	client->send = malloc(client->send_room);
-	return client->epoll_fd >= 0 && client->connections && client->keys && client->send;
+	return client->epoll_fd >= 0 && client->connections && client->send;
 }
 
 struct client *
@@ -457,7 +457,8 @@ client_destroy(struct client **client_at)
 		if (connection->fd >= 0)
 			close(connection->fd);
 		free(connection->slots);
-		free(connection->asked);
+		free(connection->keys);
+		free(connection->versions);
 		free(connection->aside);
 		free(connection->unsent);
 		free(connection->partial);
@@ -466,7 +467,6 @@ client_destroy(struct client **client_at)
 	if (client->epoll_fd >= 0)
 		close(client->epoll_fd);
 	free(client->connections);
-	free(client->keys);
 	free(client->send);
 	free(client->receive);
 	free(client);

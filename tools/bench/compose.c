@@ -42,6 +42,9 @@ compose_prepare(struct client *client, unsigned index)
 		shares[best] = 0;
 	}
 	client->choices[client->choice_count - 1].bound = UINT64_MAX;
+	client->only_gets = client->choice_count == 1 && client->multiget == 1 &&
+			    client->choices[0].operation == OPERATION_GET &&
+			    !client->choices[0].is_scan;
 	client->random = options->seed + index * UINT64_C(0x51ed270b0a1f39c1);
 	client->drawn_next = DRAW_BATCH;
 	draw_state_start(&client->draws, client->shared->keys, options->seed, index,
@@ -64,13 +67,18 @@ compose_size_max(const struct client *client)
 	return gets + (any > get ? any : get) + SLACK;
 }
 
+static void
+refill(struct client *client)
+{
+	draw_keys_fill(client->shared->keys, &client->draws, client->drawn, DRAW_BATCH);
+	client->drawn_next = 0;
+}
+
 static inline uint32_t
 draw_key(struct client *client)
 {
-	if (client->drawn_next == DRAW_BATCH) {
-		draw_keys_fill(client->shared->keys, &client->draws, client->drawn, DRAW_BATCH);
-		client->drawn_next = 0;
-	}
+	if (client->drawn_next == DRAW_BATCH)
+		refill(client);
 	return (uint32_t)client->drawn[client->drawn_next++];
 }
 
@@ -96,22 +104,30 @@ draw_ttl(struct client *client)
 						 range->second - range->first + 1));
 }
 
+/* Where the keys of the next request go. */
+static inline size_t
+next_place(const struct client *client, const struct connection *connection)
+{
+	return (size_t)((connection->head + connection->under_way) & client->mask) *
+	       client->multiget;
+}
+
 static inline struct slot *
 push_slot(struct client *client, struct connection *connection, enum operation operation,
-	unsigned keys, uint64_t start_ns, struct asked **asked)
+	unsigned requests, unsigned keys, uint64_t start_ns)
 {
-	uint32_t at = (connection->head + connection->under_way) & client->slot_mask;
-	struct slot *slot = &connection->slots[at];
+	uint32_t at = (connection->slot_head + connection->slot_count++) & client->mask;
 
-	connection->under_way++;
-	client->under_way++;
-	*asked = connection->asked + (size_t)at * client->multiget;
-	slot->start_ns = start_ns;
-	slot->keys = (uint16_t)keys;
-	slot->answered = 0;
-	slot->operation = (uint8_t)operation;
-	slot->is_newest = true;
-	return slot;
+	connection->under_way += requests;
+	client->under_way += requests;
+	connection->slots[at] = (struct slot){
+		.start_ns = start_ns,
+		.requests = requests,
+		.keys = (uint16_t)keys,
+		.operation = (uint8_t)operation,
+		.is_newest = true,
+	};
+	return &connection->slots[at];
 }
 
 /* Any request on one key but a get. */
@@ -121,17 +137,26 @@ add_request(struct client *client, struct connection *connection, char *at,
 {
 	struct workload *workload = client->shared->workload;
 	struct request request = {operation, key, 1, 0};
-	struct asked *asked;
-	struct slot *slot = push_slot(client, connection, operation, 1, start_ns, &asked);
+	size_t place = next_place(client, connection);
+	struct slot *slot = push_slot(client, connection, operation, 1, 1, start_ns);
 
 	if (operation == OPERATION_SET || operation == OPERATION_DELETE)
 		request.version = workload_take_version(workload, key, &slot->is_newest);
 	if (operation != OPERATION_DELETE)
 		request.ttl = draw_ttl(client);
-	asked->key = key;
-	asked->version =
+	connection->keys[place] = key;
+	connection->versions[place] =
 		operation == OPERATION_GAT ? workload_oldest(workload, key) : request.version;
 	return client->shared->protocol->write(workload, at, &request);
+}
+
+/* Note for each key of a get which version it may return at least. */
+static void
+note_oldest(
+	const struct workload *workload, const uint32_t *keys, uint32_t *versions, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		versions[i] = workload_oldest(workload, keys[i]);
 }
 
 /* A get of several keys, or of keys of a scan. */
@@ -141,54 +166,56 @@ add_get(struct client *client, struct connection *connection, char *at, bool is_
 {
 	const struct workload *workload = client->shared->workload;
 	unsigned count = client->multiget;
-	struct asked *asked;
+	size_t place = next_place(client, connection);
+	uint32_t *keys = connection->keys + place;
 
-	push_slot(client, connection, OPERATION_GET, count, start_ns, &asked);
+	push_slot(client, connection, OPERATION_GET, 1, count, start_ns);
 	for (unsigned i = 0; i < count; i++) {
-		uint32_t key;
 		if (is_scan) {
 			uint64_t number;
 			draw_scan_fill(&client->draws, &number, 1);
-			key = (uint32_t)number & (WORKLOAD_NUMBERS - 1);
+			keys[i] = (uint32_t)number & (WORKLOAD_NUMBERS - 1);
 			client->counts.scans++;
 		} else {
-			key = draw_key(client);
+			keys[i] = draw_key(client);
 		}
-		client->keys[i] = asked[i].key = key;
-		asked[i].version = workload_oldest(workload, key);
 	}
-	return client->shared->protocol->write_get(workload, at, client->keys, count);
+	note_oldest(workload, keys, connection->versions + place, count);
+	return client->shared->protocol->write_get(workload, at, keys, count);
 }
 
-/* So many gets of one key each; there are slots for them. */
+/* So many gets of one key each, which the rings have room for. */
 static char *
 add_gets(struct client *client, struct connection *connection, char *at, unsigned count,
 	uint64_t start_ns)
 {
 	const struct protocol *protocol = client->shared->protocol;
 	const struct workload *workload = client->shared->workload;
-	const uint32_t mask = client->slot_mask;
-	struct slot *slots = connection->slots;
-	struct asked *asked = connection->asked;
-	uint32_t end = connection->head + connection->under_way;
+	uint32_t place = (uint32_t)next_place(client, connection);
 
-	connection->under_way += count;
-	client->under_way += count;
+	push_slot(client, connection, OPERATION_GET, count, 1, start_ns);
 	while (count > 0) {
-		unsigned run = count < DRAW_BATCH ? count : DRAW_BATCH;
-		for (unsigned i = 0; i < run; i++, end++) {
-			uint32_t key = draw_key(client);
-			slots[end & mask] = (struct slot){start_ns, 1, 0, OPERATION_GET, true, 0};
-			asked[end & mask] = (struct asked){key, workload_oldest(workload, key)};
-			client->keys[i] = key;
-		}
-		count -= run;
-		if (protocol->write_gets) {
-			at = protocol->write_gets(workload, at, client->keys, run);
-			continue;
-		}
+		/* As far as both the ring goes and keys are drawn. */
+		uint32_t *keys = connection->keys + place;
+		unsigned run = client->mask + 1 - place;
+		if (client->drawn_next == DRAW_BATCH)
+			refill(client);
+		if (run > DRAW_BATCH - client->drawn_next)
+			run = DRAW_BATCH - client->drawn_next;
+		if (run > count)
+			run = count;
+		const uint64_t *drawn = client->drawn + client->drawn_next;
 		for (unsigned i = 0; i < run; i++)
-			at = protocol->write_get(workload, at, &client->keys[i], 1);
+			keys[i] = (uint32_t)drawn[i];
+		client->drawn_next += run;
+		if (workload->acked)
+			note_oldest(workload, keys, connection->versions + place, run);
+		if (protocol->write_gets)
+			at = protocol->write_gets(workload, at, keys, run);
+		for (unsigned i = 0; !protocol->write_gets && i < run; i++)
+			at = protocol->write_get(workload, at, &keys[i], 1);
+		place = (place + run) & client->mask;
+		count -= run;
 	}
 	return at;
 }
@@ -267,6 +294,8 @@ add_mix(struct client *client, struct connection *connection, char *at, const ch
 	if (limit > client->left)
 		limit = (unsigned)client->left;
 	client->left -= limit;
+	if (client->only_gets)
+		return limit ? add_gets(client, connection, at, limit, start_ns) : at;
 	for (; limit > 0; limit--) {
 		const struct choice *choice = choose(client);
 		if (choice->operation == OPERATION_GET && !choice->is_scan &&

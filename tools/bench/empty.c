@@ -65,9 +65,11 @@ prepare(struct client *client, struct connection *connection)
 	memcpy(round->bytes, client->send, size);
 	round->size = size;
 	round->requests = connection->under_way;
-	for (uint32_t i = 0; i < connection->under_way; i++)
-		round->classes[replies_class(
-			connection->slots[(connection->head + i) & client->slot_mask].operation)]++;
+	for (uint32_t i = 0; i < connection->slot_count; i++) {
+		const struct slot *slot =
+			&connection->slots[(connection->slot_head + i) & client->mask];
+		round->classes[replies_class(slot->operation)] += slot->requests;
+	}
 	return learn(client, connection, round);
 }
 

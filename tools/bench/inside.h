@@ -11,18 +11,17 @@
 #define EVENTS_PER_TURN 256
 #define TURN_MS 100
 
-struct asked {
-	uint32_t key;
-	uint32_t version; /* of a set or delete: its own; of a get: the oldest that may come back */
-};
-
+/*
+ * Requests of one kind in a row that began together: a run of gets of one key each, or one request
+ * of any other kind. Their keys, 'keys' for each, stand in the ring of keys.
+ */
 struct slot {
 	uint64_t start_ns; /* when it was sent, in an open loop when it was due */
+	uint32_t requests; /* still without their whole answers */
 	uint16_t keys;
-	uint16_t answered; /* keys of a get that are dealt with */
+	uint16_t answered; /* keys of the oldest that are dealt with */
 	uint8_t operation;
-	bool is_newest;	 /* of a set or delete: all versions before it had been answered */
-	uint16_t unused; /* 0, so that slots can be compared */
+	bool is_newest; /* of a set or delete: all versions before it had been answered */
 };
 
 /* The empty client: what a connection sends again and again. */
@@ -41,15 +40,22 @@ struct connection {
 	int fd; /* -1 when it is closed */
 	uint32_t events;
 	uint32_t number; /* among all connections: owns keys number, number + connections, ... */
-	uint32_t head;	 /* slot of the oldest request under way */
+	uint32_t head;	 /* of the oldest request under way, in the ring of keys */
 	uint32_t under_way;
+	uint32_t slot_head;
+	uint32_t slot_count;
 	uint32_t fill_kind; /* kinds of keys that are filled */
 	uint64_t owned;	    /* keys that it owns */
 	uint64_t fill_next; /* how many of those are filled, of this kind */
 	bool is_filled;
 	struct slot *slots;
-	struct asked *asked; /* multiget for each slot */
-	uint32_t *aside;     /* keys that were missed and are to be set: first to end */
+	/*
+	 * multiget of both for each request. Versions: of a set or delete its own; of a get the
+	 * oldest that may come back.
+	 */
+	uint32_t *keys;
+	uint32_t *versions;
+	uint32_t *aside; /* keys that were missed and are to be set: first to end */
 	size_t aside_first;
 	size_t aside_end;
 	size_t aside_room;
@@ -82,7 +88,7 @@ struct client {
 	bool many_writers;
 	bool vanishing; /* keys may be missed rightly, evicted or not */
 	uint32_t pipeline;
-	uint32_t slot_mask;
+	uint32_t mask; /* of the rings of slots and of requests' keys, which are powers of two */
 	uint32_t multiget;
 	unsigned connection_count;
 	struct connection *connections;
@@ -97,7 +103,7 @@ struct client {
 	unsigned drawn_next;
 	struct choice choices[OPERATION_COUNT + 2];
 	unsigned choice_count;
-	uint32_t *keys; /* of the get that is being written */
+	bool only_gets; /* of one key each */
 
 	enum client_phase phase;
 	uint64_t left; /* requests that may still be drawn in this phase */

@@ -60,6 +60,12 @@ struct reply {
 	uint64_t line_size;
 };
 
+/* A slice of the bytes that were parsed. */
+struct value {
+	const char *at;
+	uint64_t size;
+};
+
 struct protocol {
 	const char *name;
 	/* Bytes that a get of so many keys takes at most. */
@@ -92,6 +98,13 @@ struct protocol {
 	 */
 	size_t (*match)(const struct workload *workload, const char *at, size_t size, uint32_t key,
 		const char **value, uint64_t *value_size);
+	/*
+	 * The same for gets of count keys in a row, one key each: as far as their answers are whole
+	 * hits, sets their values; returns how many, and in *used the bytes that they take. NULL:
+	 * match has to do.
+	 */
+	unsigned (*match_run)(const struct workload *workload, const char *at, size_t size,
+		const uint32_t *keys, unsigned count, struct value *values, size_t *used);
 	/* The answer to a set that was stored, where it is always the same; else NULL. */
 	const char *stored;
 	size_t stored_size;

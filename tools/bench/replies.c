@@ -34,19 +34,26 @@ replies_class(enum operation operation)
 	return classes[operation];
 }
 
+/* count requests of the oldest slot have their answers. */
 static inline void
-end_slot(
-	struct client *client, struct connection *connection, const struct slot *slot, uint64_t now)
+end_requests(struct client *client, struct connection *connection, struct slot *slot,
+	uint32_t count, uint64_t now)
 {
 	if (slot->start_ns != client->batch.start_ns) {
 		flush_batch(client, now);
 		client->batch.start_ns = slot->start_ns;
 	}
-	client->batch.counts[classes[slot->operation]]++;
-	client->counts.requests++;
-	connection->head = (connection->head + 1) & client->slot_mask;
-	connection->under_way--;
-	client->under_way--;
+	client->batch.counts[classes[slot->operation]] += count;
+	client->counts.requests += count;
+	connection->head = (connection->head + count) & client->mask;
+	connection->under_way -= count;
+	client->under_way -= count;
+	slot->requests -= count;
+	slot->answered = 0;
+	if (slot->requests == 0) {
+		connection->slot_head = (connection->slot_head + 1) & client->mask;
+		connection->slot_count--;
+	}
 }
 
 /* What was asked, once it has been answered. */
@@ -105,84 +112,90 @@ count_hit(struct client_counts *counts, enum operation operation)
 	}
 }
 
+/* What the oldest request under way asked for: its keys and their versions. */
+struct asked {
+	const uint32_t *keys;
+	const uint32_t *versions;
+};
+
 /* Keys that get, gat or incr missed: with --cache-aside they are set next. */
 static void
 note_misses(struct client *client, struct connection *connection, const struct slot *slot,
-	const struct asked *asked, unsigned count)
+	struct asked asked, unsigned first, unsigned end)
 {
 	bool is_get = slot->operation == OPERATION_GET;
 
 	if (is_get)
-		client->counts.misses += count;
-	for (unsigned i = 0; i < count; i++) {
+		client->counts.misses += end - first;
+	for (unsigned i = first; i < end; i++) {
 		if (client->shared->options->cache_aside) {
 			size_t room = connection->aside_room * sizeof *connection->aside;
 			connection->aside = client_grow(connection->aside, &room,
 				(connection->aside_end + 1) * sizeof *connection->aside);
 			connection->aside_room = room / sizeof *connection->aside;
-			connection->aside[connection->aside_end++] = asked[i].key;
+			connection->aside[connection->aside_end++] = asked.keys[i];
 		}
-		if (slot->operation == OPERATION_INCR || asked[i].version == 0 || client->vanishing)
+		if (slot->operation == OPERATION_INCR || asked.versions[i] == 0 ||
+			client->vanishing)
 			continue;
 		client->counts.lost++;
 		if (client->shared->options->strict)
 			client_complain(client,
 				"key %" PRIu32 ": missing, though version %" PRIu32 " was stored",
-				asked[i].key, asked[i].version);
+				asked.keys[i], asked.versions[i]);
 	}
 }
 
 static void
-check_value(
-	struct client *client, const struct asked *asked, const char *value, uint64_t value_size)
+check_value(struct client *client, uint32_t key, uint32_t oldest, const char *value,
+	uint64_t value_size)
 {
 	struct workload *workload = client->shared->workload;
 	uint32_t version;
 
 	if (!workload->sent) {
-		if (workload_value_differs(workload, asked->key, value, value_size))
+		if (workload_value_differs(workload, key, value, value_size))
 			client->counts.foreign++;
 		return;
 	}
-	enum workload_verdict verdict = workload_check_value(
-		workload, asked->key, asked->version, value, value_size, &version);
+	enum workload_verdict verdict =
+		workload_check_value(workload, key, oldest, value, value_size, &version);
 	if (verdict == WORKLOAD_RIGHT)
 		return;
 	client->counts.wrong++;
 	client_complain(client,
 		"key %" PRIu32 ": %s (got %" PRIu64 " bytes that say version %" PRIu32
 		"; versions %" PRIu32 " to %" PRIu32 " may come)",
-		asked->key, workload_verdict_text(verdict), value_size, version, asked->version,
-		workload_newest(workload, asked->key));
+		key, workload_verdict_text(verdict), value_size, version, oldest,
+		workload_newest(workload, key));
 }
 
 /* A value answers the next key of the get that has its name; those before it were missed. */
 static bool
 take_value(struct client *client, struct connection *connection, struct slot *slot,
-	const struct asked *asked, const struct reply *reply)
+	struct asked asked, const struct reply *reply)
 {
 	const struct workload *workload = client->shared->workload;
 	unsigned i = slot->answered;
 
 	if (reply->key_size != workload->key_size || reply->flags != workload->flags)
 		return false;
-	while (i < slot->keys && !workload_is_key(workload, reply->key, asked[i].key))
+	while (i < slot->keys && !workload_is_key(workload, reply->key, asked.keys[i]))
 		i++;
 	if (i == slot->keys)
 		return false;
-	note_misses(client, connection, slot, asked + slot->answered, i - slot->answered);
+	note_misses(client, connection, slot, asked, slot->answered, i);
 	slot->answered = (uint16_t)(i + 1);
 	count_hit(&client->counts, slot->operation);
-	check_value(client, &asked[i], reply->value, reply->value_size);
+	check_value(client, asked.keys[i], asked.versions[i], reply->value, reply->value_size);
 	return true;
 }
 
 static void
-note_error(struct client *client, const struct slot *slot, const struct asked *asked,
-	const struct reply *reply)
+note_error(struct client *client, const struct slot *slot, uint32_t key, const struct reply *reply)
 {
 	client_complain(client, "%s of key %" PRIu32 " answered: %.*s",
-		options_operation_name(slot->operation), asked->key,
+		options_operation_name(slot->operation), key,
 		(int)(reply->line_size < 200 ? reply->line_size : 200), reply->line);
 }
 
@@ -193,8 +206,9 @@ static bool
 take_reply(struct client *client, struct connection *connection, const struct reply *reply,
 	uint64_t now)
 {
-	struct slot *slot = &connection->slots[connection->head];
-	struct asked *asked = connection->asked + (size_t)connection->head * client->multiget;
+	struct slot *slot = &connection->slots[connection->slot_head];
+	size_t place = (size_t)connection->head * client->multiget;
+	struct asked asked = {connection->keys + place, connection->versions + place};
 	bool is_done = reply->kind == REPLY_DONE;
 
 	switch (reply->kind) {
@@ -203,8 +217,7 @@ take_reply(struct client *client, struct connection *connection, const struct re
 			return false;
 		break;
 	case REPLY_END:
-		note_misses(client, connection, slot, asked + slot->answered,
-			slot->keys - slot->answered);
+		note_misses(client, connection, slot, asked, slot->answered, slot->keys);
 		break;
 	case REPLY_DONE:
 	case REPLY_NUMBER:
@@ -213,12 +226,12 @@ take_reply(struct client *client, struct connection *connection, const struct re
 	case REPLY_MISS:
 		is_done = slot->operation == OPERATION_DELETE;
 		if (slot->operation == OPERATION_INCR)
-			note_misses(client, connection, slot, asked, 1);
+			note_misses(client, connection, slot, asked, 0, 1);
 		break;
 	case REPLY_REFUSED:
 		client->counts.refused++;
 		if (!client->shared->options->refusals)
-			note_error(client, slot, asked, reply);
+			note_error(client, slot, asked.keys[0], reply);
 		break;
 	case REPLY_NOT_STORED:
 		if (slot->operation == OPERATION_APPEND)
@@ -226,7 +239,7 @@ take_reply(struct client *client, struct connection *connection, const struct re
 		/* fall through */
 	case REPLY_ERROR:
 		client->counts.errors++;
-		note_error(client, slot, asked, reply);
+		note_error(client, slot, asked.keys[0], reply);
 		break;
 	default:
 		return false;
@@ -234,88 +247,91 @@ take_reply(struct client *client, struct connection *connection, const struct re
 	if (!reply->last)
 		return true;
 	if (slot->operation == OPERATION_SET || slot->operation == OPERATION_DELETE)
-		workload_end_version(client->shared->workload, asked->key, asked->version,
+		workload_end_version(client->shared->workload, asked.keys[0], asked.versions[0],
 			slot->is_newest, is_done);
 	count_operation(&client->counts, slot);
-	end_slot(client, connection, slot, now);
+	end_requests(client, connection, slot, 1, now);
 	return true;
 }
 
-/* A get of one key that has no answer yet: compared as a whole. */
-static inline bool
-is_plain_get(const struct slot *slot)
-{
-	static const struct slot plain = {0, 1, 0, OPERATION_GET, true, 0};
-	const size_t offset = offsetof(struct slot, keys);
+#define RUN_MAX 64
 
-	return memcmp((const char *)slot + offset, (const char *)&plain + offset,
-		       sizeof *slot - offset) == 0;
+/*
+ * Hits of gets of one key each, without parsing, as many as there are in a row. Returns how many
+ * bytes they took.
+ */
+static size_t
+take_hits(struct client *client, struct connection *connection, struct slot *slot, const char *at,
+	size_t size, uint64_t now)
+{
+	const struct protocol *protocol = client->shared->protocol;
+	struct workload *workload = client->shared->workload;
+	const uint32_t *keys = connection->keys + connection->head;
+	const uint32_t *versions = connection->versions + connection->head;
+	uint32_t ring = client->mask + 1 - connection->head;
+	unsigned count = slot->requests < ring ? slot->requests : ring;
+	struct value values[RUN_MAX];
+	uint64_t foreign = 0;
+	size_t used;
+
+	if (count > RUN_MAX)
+		count = RUN_MAX;
+	if (protocol->match_run) {
+		count = protocol->match_run(workload, at, size, keys, count, values, &used);
+	} else {
+		used = protocol->match(workload, at, size, keys[0], &values[0].at, &values[0].size);
+		count = used > 0;
+	}
+	if (count == 0)
+		return 0;
+	if (workload->sample) {
+		for (unsigned i = 0; i < count; i++)
+			foreign += workload_value_differs(
+				workload, keys[i], values[i].at, values[i].size);
+	} else {
+		for (unsigned i = 0; i < count; i++)
+			check_value(client, keys[i], versions[i], values[i].at, values[i].size);
+	}
+	client->counts.foreign += foreign;
+	client->counts.gets += count;
+	client->counts.hits += count;
+	end_requests(client, connection, slot, count, now);
+	return used;
 }
 
 /*
  * The answers that come most, without parsing: hits of gets of one key, and sets that were stored.
- * Returns how many bytes they took. What they count is added up here and stored once.
+ * Returns how many bytes they took.
  */
 static size_t
 take_quickly(struct client *client, struct connection *connection, const char *from, size_t size,
 	uint64_t now)
 {
 	const struct protocol *protocol = client->shared->protocol;
-	struct workload *workload = client->shared->workload;
-	const uint32_t mask = client->slot_mask;
-	const uint32_t multiget = client->multiget;
-	const uint32_t under_way = connection->under_way;
 	const char *at = from;
 	const char *end = from + size;
-	uint32_t head = connection->head;
-	uint32_t gets = 0;
-	uint32_t sets = 0;
-	uint32_t foreign = 0;
 
-	for (; at < end && gets + sets < under_way; head = (head + 1) & mask) {
-		struct slot *slot = &connection->slots[head];
-		const struct asked *asked = &connection->asked[(size_t)head * multiget];
-		enum client_class class;
-		if (is_plain_get(slot)) {
-			const char *value;
-			uint64_t value_size;
-			size_t used = protocol->match(
-				workload, at, (size_t)(end - at), asked->key, &value, &value_size);
-			if (used == 0)
-				break;
-			if (workload->sample)
-				foreign += workload_value_differs(
-					workload, asked->key, value, value_size);
-			else
-				check_value(client, asked, value, value_size);
-			at += used;
-			gets++;
-			class = CLIENT_CLASS_GET;
+	while (at < end && connection->under_way > 0) {
+		struct slot *slot = &connection->slots[connection->slot_head];
+		size_t used = 0;
+
+		if (slot->operation == OPERATION_GET && client->multiget == 1 &&
+			slot->answered == 0) {
+			used = take_hits(client, connection, slot, at, (size_t)(end - at), now);
 		} else if (slot->operation == OPERATION_SET && protocol->stored &&
 			   (size_t)(end - at) >= protocol->stored_size &&
 			   memcmp(at, protocol->stored, protocol->stored_size) == 0) {
-			workload_end_version(
-				workload, asked->key, asked->version, slot->is_newest, true);
-			at += protocol->stored_size;
-			sets++;
-			class = CLIENT_CLASS_SET;
-		} else {
+			size_t place = (size_t)connection->head * client->multiget;
+			workload_end_version(client->shared->workload, connection->keys[place],
+				connection->versions[place], slot->is_newest, true);
+			client->counts.sets++;
+			end_requests(client, connection, slot, 1, now);
+			used = protocol->stored_size;
+		}
+		if (used == 0)
 			break;
-		}
-		if (slot->start_ns != client->batch.start_ns) {
-			flush_batch(client, now);
-			client->batch.start_ns = slot->start_ns;
-		}
-		client->batch.counts[class]++;
+		at += used;
 	}
-	connection->head = head;
-	connection->under_way -= gets + sets;
-	client->under_way -= gets + sets;
-	client->counts.requests += gets + sets;
-	client->counts.gets += gets;
-	client->counts.hits += gets;
-	client->counts.sets += sets;
-	client->counts.foreign += foreign;
 	return (size_t)(at - from);
 }
 
@@ -333,7 +349,7 @@ replies_take(struct client *client, struct connection *connection, const char *a
 		size -= used;
 		if (size == 0)
 			break;
-		const struct slot *slot = &connection->slots[connection->head];
+		const struct slot *slot = &connection->slots[connection->slot_head];
 		bool is_asked = connection->under_way > 0;
 		used = client->shared->protocol->parse(at, size,
 			is_asked ? slot->operation : OPERATION_GET, is_asked ? slot->keys : 1,

@@ -275,6 +275,65 @@ match(const struct workload *workload, const char *at, size_t size, uint32_t key
 	return whole;
 }
 
+/* Where values differ in size, or the keys don't allow the quick way. */
+static unsigned
+match_any_run(const struct workload *workload, const char *at, size_t size, const uint32_t *keys,
+	unsigned count, struct value *values, size_t *used)
+{
+	const char *from = at;
+	unsigned i = 0;
+
+	for (; i < count; i++) {
+		size_t whole = match(workload, at, size, keys[i], &values[i].at, &values[i].size);
+		if (whole == 0)
+			break;
+		at += whole;
+		size -= whole;
+	}
+	*used = (size_t)(at - from);
+	return i;
+}
+
+/*
+ * All answers have one length. Of each, all bytes beside the value are compared, eight at a time:
+ *
+ *     VALUE key 0 size\r\n value \r\nEND\r\n
+ */
+static unsigned
+match_run(const struct workload *workload, const char *at, size_t size, const uint32_t *keys,
+	unsigned count, struct value *values, size_t *used)
+{
+	const uint64_t value_size = workload->value_size_max;
+	const size_t line_end = workload->size_digits + 2;
+	const size_t head = 6 + workload->key_size + 3;
+	const size_t whole = head + line_end + value_size + 7;
+	const uint64_t size_line = workload->size_line;
+	const uint64_t size_mask = workload->size_mask;
+	const uint64_t begin = load("VALUE \0") & ~UINT64_C(0) >> 16;
+	const uint64_t end = load("\0\r\nEND\r\n") >> 8;
+	const uint32_t flags = '0' << 8 | ' ' << 16 | ' ';
+	unsigned i = 0;
+
+	if (!size_mask || workload->flags)
+		return match_any_run(workload, at, size, keys, count, values, used);
+	if (count > size / whole)
+		count = (unsigned)(size / whole);
+	for (; i < count; i++, at += whole) {
+		const char *digits = at + head;
+		uint32_t between;
+		memcpy(&between, digits - 4, sizeof between);
+		uint64_t difference = (load(at) & ~UINT64_C(0) >> 16) ^ begin;
+		difference |= (between >> 8) ^ flags;
+		difference |= (load(digits) & size_mask) ^ size_line;
+		difference |= (load(at + whole - 8) >> 8) ^ end;
+		if (difference || !workload_is_key(workload, at + 6, keys[i]))
+			break;
+		values[i] = (struct value){digits + line_end, value_size};
+	}
+	*used = i * whole;
+	return i;
+}
+
 static const struct protocol text = {
 	.name = "text",
 	.get_size_max = get_size_max,
@@ -284,6 +343,7 @@ static const struct protocol text = {
 	.write = write,
 	.parse = parse,
 	.match = match,
+	.match_run = match_run,
 	.stored = "STORED\r\n",
 	.stored_size = 8,
 };

@@ -129,6 +129,15 @@ workload_write_any_key(const struct workload *workload, char *at, uint32_t key)
 		*--end = (char)('0' + key % 10);
 }
 
+bool
+workload_is_any_key(const struct workload *workload, const char *at, uint32_t key)
+{
+	char bytes[WORKLOAD_KEY_SIZE_MAX];
+
+	workload_write_any_key(workload, bytes, key);
+	return memcmp(at, bytes, workload->key_size) == 0;
+}
+
 uint64_t
 workload_value_size(const struct workload *workload, uint64_t key, uint32_t version)
 {

@@ -118,18 +118,17 @@ workload_write_key(const struct workload *workload, char *at, uint32_t key)
 	memcpy(at + size - sizeof tail, &tail, sizeof tail);
 }
 
+bool workload_is_any_key(const struct workload *workload, const char *at, uint32_t key);
+
 /* Whether these key_size bytes are the key. */
-static inline bool
+static inline __attribute__((always_inline)) bool
 workload_is_key(const struct workload *workload, const char *at, uint32_t key)
 {
 	unsigned size = workload->key_size;
 	uint64_t tail;
 
-	if (key >= workload->quick_end) {
-		char bytes[WORKLOAD_KEY_SIZE_MAX];
-		workload_write_any_key(workload, bytes, key);
-		return memcmp(at, bytes, size) == 0;
-	}
+	if (key >= workload->quick_end)
+		return workload_is_any_key(workload, at, key);
 	memcpy(&tail, at + size - sizeof tail, sizeof tail);
 	if (tail != (workload->quick_tail | workload_digits(key)))
 		return false;
@@ -149,6 +148,12 @@ bool workload_any_value_differs(
 
 typedef uint64_t workload_vector __attribute__((vector_size(16), aligned(1), may_alias));
 
+static inline workload_vector
+workload_xor(const char *a, const char *b)
+{
+	return *(const workload_vector *)a ^ *(const workload_vector *)b;
+}
+
 /*
  * Without --verify: whether the bytes differ from those that this run sets for the key. Looks at
  * every byte, whatever those before it were.
@@ -162,12 +167,18 @@ workload_value_differs(
 
 	if (size != workload->value_size_min || size != workload->value_size_max || size < 16)
 		return workload_any_value_differs(workload, key, value, size);
-	for (uint64_t at = 0; at + 16 <= size; at += 16)
-		difference |= *(const workload_vector *)(value + at) ^
-			      *(const workload_vector *)(expected + at);
-	/* The last 16, some of them for the second time. */
-	difference |= *(const workload_vector *)(value + size - 16) ^
-		      *(const workload_vector *)(expected + size - 16);
+	for (; size > 64; size -= 64, value += 64, expected += 64)
+		difference |= workload_xor(value, expected) |
+			      workload_xor(value + 16, expected + 16) |
+			      workload_xor(value + 32, expected + 32) |
+			      workload_xor(value + 48, expected + 48);
+	/* 1 to 64 are left, with at least 16 in all: from both ends, some of them twice. */
+	if (size > 32)
+		difference |= workload_xor(value + 16, expected + 16) |
+			      workload_xor(value + size - 32, expected + size - 32);
+	if (size >= 16)
+		difference |= workload_xor(value, expected);
+	difference |= workload_xor(value + size - 16, expected + size - 16);
 	return (difference[0] | difference[1]) != 0;
 }
 
