@@ -138,11 +138,12 @@ def user_options():
 class Server:
     """A running server on a Unix socket or a loopback TCP port of its own, for a with statement.
 
-    command_of(self) tells the command line once the address is known.
+    command_of(self) tells the command line once the address is known; counts says whether it answers `stats`.
     """
 
-    def __init__(self, label, command_of, transport, cpus):
+    def __init__(self, label, command_of, transport, cpus, counts=True):
         self.label = label
+        self.counts = counts
         self.cpus = cpus
         self.folder = tempfile.mkdtemp(prefix="halcyon-rig-")
         os.chmod(self.folder, 0o777)
@@ -214,6 +215,8 @@ class Server:
 
     def stats(self, what=""):
         """`stats` as a dict of strings; empty where the server has none."""
+        if not self.counts:
+            return {}
         with self.connect() as sock:
             sock.sendall(f"stats {what}".strip().encode() + b"\r\n")
             data = b""
@@ -280,6 +283,8 @@ class Generator:
         if run.returncode:
             raise RigError(f"{' '.join(command)} ended with {run.returncode}: {run.stderr.strip()} {run.stdout[-600:]}")
         summary = json.loads(run.stdout)
+        if "--fill-only" not in arguments and not summary["requests"]:
+            raise RigError(f"{' '.join(command)} asked nothing: {run.stdout[:2000]}")
         summary["command"] = " ".join(command)
         summary["server_cpu_seconds"] = used_ns / 1e9
         summary["counted"] = counter_changes(before, after)
