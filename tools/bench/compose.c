@@ -2,10 +2,26 @@
 /* What is asked next. */
 #include "inside.h"
 
-#include <stdlib.h>
+#include <math.h>
 
 #define TAIL_SETS 16 /* one in so many appends is a set */
 #define SLACK 64
+#define RUN_END 1000000000
+
+/*
+ * How many requests of the likeliest choice come before another one: as many as independent draws
+ * would give, k of them with the chance p^k (1 - p), but with one draw for the whole run.
+ */
+static unsigned
+draw_run(struct client *client)
+{
+	if (client->choice_count == 1)
+		return RUN_END;
+	/* Even over (0, 1], so that the logarithm is finite. */
+	double even = ((double)(workload_random(&client->random) >> 11) + 1.0) * 0x1p-53;
+	double run = log(even) * client->run_scale;
+	return run < RUN_END ? (unsigned)run : RUN_END;
+}
 
 /*
  * The choices, the likeliest first: scans and overwrites have their shares, the mix has the rest.
@@ -42,10 +58,9 @@ compose_prepare(struct client *client, unsigned index)
 		shares[best] = 0;
 	}
 	client->choices[client->choice_count - 1].bound = UINT64_MAX;
-	client->only_gets = client->choice_count == 1 && client->multiget == 1 &&
-			    client->choices[0].operation == OPERATION_GET &&
-			    !client->choices[0].is_scan;
 	client->random = options->seed + index * UINT64_C(0x51ed270b0a1f39c1);
+	client->run_scale = 1 / log((double)client->choices[0].bound * 0x1p-64);
+	client->run_left = draw_run(client);
 	client->drawn_next = DRAW_BATCH;
 	draw_state_start(&client->draws, client->shared->keys, options->seed, index,
 		(uint32_t)options->threads);
@@ -242,15 +257,15 @@ add_fill(struct client *client, struct connection *connection, char *at, uint64_
 		(uint32_t)key | kinds[connection->fill_kind], start_ns);
 }
 
-static inline const struct choice *
-choose(struct client *client)
+/* A choice that is not the likeliest. */
+static const struct choice *
+choose_other(struct client *client)
 {
 	const struct choice *choice = client->choices;
+	uint64_t likeliest = choice->bound;
+	uint64_t bits = likeliest + workload_below(workload_random(&client->random), -likeliest);
 
-	if (client->choice_count == 1)
-		return choice;
-	uint64_t bits = workload_random(&client->random);
-	while (bits >= choice->bound && choice->bound != UINT64_MAX)
+	for (choice++; bits >= choice->bound && choice->bound != UINT64_MAX;)
 		choice++;
 	return choice;
 }
@@ -284,35 +299,38 @@ add_choice(struct client *client, struct connection *connection, char *at,
 	return add_request(client, connection, at, operation, key, start_ns);
 }
 
-/* Up to limit requests of the mix. Plain gets are gathered and written together. */
+/* Up to limit requests of the mix, as far as the buffer goes. */
 static char *
 add_mix(struct client *client, struct connection *connection, char *at, const char *end,
 	unsigned limit, uint64_t start_ns)
 {
-	unsigned gets = 0;
+	const struct choice *likeliest = client->choices;
+	bool plain = likeliest->operation == OPERATION_GET && !likeliest->is_scan &&
+		     client->multiget == 1;
 
 	if (limit > client->left)
 		limit = (unsigned)client->left;
 	client->left -= limit;
-	if (client->only_gets)
-		return limit ? add_gets(client, connection, at, limit, start_ns) : at;
-	for (; limit > 0; limit--) {
-		const struct choice *choice = choose(client);
-		if (choice->operation == OPERATION_GET && !choice->is_scan &&
-			client->multiget == 1) {
-			gets++;
-			continue;
+	while (limit > 0 && at < end) {
+		unsigned run = client->run_left < limit ? client->run_left : limit;
+		if (run == 0) {
+			run = 1;
+			at = add_choice(client, connection, at, choose_other(client), start_ns);
+			client->run_left = draw_run(client);
+		} else if (plain) {
+			at = add_gets(client, connection, at, run, start_ns);
+			client->run_left -= run;
+		} else {
+			run = 1;
+			at = add_choice(client, connection, at, likeliest, start_ns);
+			client->run_left--;
 		}
-		if (gets)
-			at = add_gets(client, connection, at, gets, start_ns);
-		gets = 0;
-		if (at >= end) {
-			client->left += limit;
-			return at;
-		}
-		at = add_choice(client, connection, at, choice, start_ns);
+		limit -= run;
+		if (client->run_left == 0 && client->choice_count == 1)
+			client->run_left = RUN_END;
 	}
-	return gets ? add_gets(client, connection, at, gets, start_ns) : at;
+	client->left += limit;
+	return at;
 }
 
 char *

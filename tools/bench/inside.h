@@ -68,7 +68,10 @@ struct connection {
 	struct round *round; /* of the empty client */
 };
 
-/* What is asked next, by chance: the first whose bound is above a random number. */
+/*
+ * What is asked next, by chance: the first whose bound is above a random number. The likeliest
+ * stands first, and is drawn in runs.
+ */
 struct choice {
 	uint64_t bound;
 	enum operation operation;
@@ -103,7 +106,8 @@ struct client {
 	unsigned drawn_next;
 	struct choice choices[OPERATION_COUNT + 2];
 	unsigned choice_count;
-	bool only_gets; /* of one key each */
+	double run_scale;  /* 1 / log(chance of the first choice) */
+	unsigned run_left; /* requests of the first choice until there is another one */
 
 	enum client_phase phase;
 	uint64_t left; /* requests that may still be drawn in this phase */

@@ -80,8 +80,13 @@ write_store(
 		at = digits_write(at, request->ttl);
 		*at++ = ' ';
 	}
-	at = digits_write(at, size);
-	at = WRITE_WORD(at, "\r\n");
+	if (workload->size_mask && !(request->key & WORKLOAD_COUNTER)) {
+		memcpy(at, &workload->size_line, sizeof workload->size_line);
+		at += workload->size_digits + 2;
+	} else {
+		at = digits_write(at, size);
+		at = WRITE_WORD(at, "\r\n");
+	}
 	workload_write_value(workload, at, size, request->key, request->version);
 	return WRITE_WORD(at + size, "\r\n");
 }
