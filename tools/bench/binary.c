@@ -112,6 +112,21 @@ write_get(const struct workload *workload, char *at, const uint32_t *keys, unsig
 }
 
 static char *
+write_gets(const struct workload *workload, char *at, const uint32_t *keys, unsigned count)
+{
+	const size_t size = workload->key_size;
+	char header[HEADER_SIZE];
+
+	write_header(header, OPCODE_GETK, size, 0, size);
+	for (unsigned i = 0; i < count; i++) {
+		memcpy(at, header, sizeof header);
+		workload_write_key(workload, at + sizeof header, keys[i]);
+		at += sizeof header + size;
+	}
+	return at;
+}
+
+static char *
 write_store(const struct workload *workload, char *at, const struct request *request)
 {
 	uint64_t size = workload_value_size(workload, request->key, request->version);
@@ -323,7 +338,6 @@ match(const struct workload *workload, const char *at, size_t size, uint32_t key
 {
 	static const char head[2] = {(char)0x81, OPCODE_GETK};
 	static const char extras_and_status[4] = {FLAGS_SIZE, 0, 0, 0};
-	char expected[WORKLOAD_KEY_SIZE_MAX];
 	size_t key_size = workload->key_size;
 	size_t before = HEADER_SIZE + FLAGS_SIZE + key_size;
 
@@ -333,9 +347,8 @@ match(const struct workload *workload, const char *at, size_t size, uint32_t key
 		read_u32(at + HEADER_SIZE) != workload->flags)
 		return 0;
 	size_t whole = HEADER_SIZE + (size_t)read_u32(at + 8);
-	workload_write_key(workload, expected, key);
 	if (whole < before || whole > size ||
-		memcmp(at + HEADER_SIZE + FLAGS_SIZE, expected, key_size) != 0)
+		!workload_is_key(workload, at + HEADER_SIZE + FLAGS_SIZE, key))
 		return 0;
 	*value = at + before;
 	*value_size = whole - before;
@@ -347,6 +360,7 @@ static const struct protocol binary = {
 	.get_size_max = get_size_max,
 	.request_size_max = request_size_max,
 	.write_get = write_get,
+	.write_gets = write_gets,
 	.write = write,
 	.parse = parse,
 	.match = match,

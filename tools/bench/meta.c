@@ -53,6 +53,21 @@ write_get(const struct workload *workload, char *at, const uint32_t *keys, unsig
 	return WRITE_WORD(at, "mn\r\n");
 }
 
+/* Pieces of constant size, so that they are moved by plain instructions. */
+static char *
+write_gets(const struct workload *workload, char *at, const uint32_t *keys, unsigned count)
+{
+	const size_t size = workload->key_size;
+
+	for (unsigned i = 0; i < count; i++) {
+		memcpy(at, "mg ", 3);
+		workload_write_key(workload, at + 3, keys[i]);
+		memcpy(at + 3 + size, READ_FLAGS "\r\n", sizeof READ_FLAGS + 1);
+		at += 3 + size + sizeof READ_FLAGS + 1;
+	}
+	return at;
+}
+
 static char *
 write_ttl(char *at, uint32_t ttl)
 {
@@ -242,8 +257,7 @@ static size_t
 match(const struct workload *workload, const char *at, size_t size, uint32_t key,
 	const char **value, uint64_t *value_size)
 {
-	char expected[WORKLOAD_KEY_SIZE_MAX];
-	size_t key_size = workload->key_size;
+	const size_t key_size = workload->key_size;
 	const char *end = at + size;
 	const char *digit = at + 3;
 	uint64_t length = 0;
@@ -252,18 +266,14 @@ match(const struct workload *workload, const char *at, size_t size, uint32_t key
 		return 0;
 	while (digit < end && *digit >= '0' && *digit <= '9' && length <= UINT32_MAX)
 		length = length * 10 + (uint64_t)(*digit++ - '0');
+	const char *from = digit + 5 + key_size + 2; /* the value */
 	if (digit == at + 3 || (uint64_t)(end - digit) < 5 + key_size + 2 + length + 2 ||
-		memcmp(digit, " f0 k", 5) != 0)
+		memcmp(digit, " f0 k", 5) != 0 || !workload_is_key(workload, digit + 5, key) ||
+		memcmp(from - 2, "\r\n", 2) != 0 || memcmp(from + length, "\r\n", 2) != 0)
 		return 0;
-	workload_write_key(workload, expected, key);
-	digit += 5;
-	if (memcmp(digit, expected, key_size) != 0 || memcmp(digit + key_size, "\r\n", 2) != 0)
-		return 0;
-	*value = digit + key_size + 2;
+	*value = from;
 	*value_size = length;
-	if (memcmp(*value + length, "\r\n", 2) != 0)
-		return 0;
-	return (size_t)(*value + length + 2 - at);
+	return (size_t)(from + length + 2 - at);
 }
 
 static const struct protocol meta = {
@@ -271,6 +281,7 @@ static const struct protocol meta = {
 	.get_size_max = get_size_max,
 	.request_size_max = request_size_max,
 	.write_get = write_get,
+	.write_gets = write_gets,
 	.write = write,
 	.parse = parse,
 	.match = match,

@@ -100,8 +100,8 @@ struct protocol {
 		const char **value, uint64_t *value_size);
 	/*
 	 * The same for gets of count keys in a row, one key each: as far as their answers are whole
-	 * hits, sets their values; returns how many, and in *used the bytes that they take. NULL:
-	 * match has to do.
+	 * hits, sets their values; returns how many, and in *used the bytes that they take. Where
+	 * it is NULL or returns 0, match has to do.
 	 */
 	unsigned (*match_run)(const struct workload *workload, const char *at, size_t size,
 		const uint32_t *keys, unsigned count, struct value *values, size_t *used);

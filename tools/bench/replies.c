@@ -257,14 +257,36 @@ take_reply(struct client *client, struct connection *connection, const struct re
 #define RUN_MAX 64
 
 /*
- * Hits of gets of one key each, without parsing, as many as there are in a row. Returns how many
- * bytes they took.
+ * The values of hits of gets of one key each, as many as there are in a row. Returns how many, and
+ * in *used the bytes that the answers take.
  */
+static unsigned
+match_hits(const struct protocol *protocol, const struct workload *workload, const char *from,
+	size_t size, const uint32_t *keys, unsigned count, struct value *values, size_t *used)
+{
+	const char *at = from;
+	unsigned i = 0;
+
+	if (protocol->match_run)
+		i = protocol->match_run(workload, from, size, keys, count, values, used);
+	if (i > 0)
+		return i;
+	for (; i < count && at < from + size; i++) {
+		size_t whole = protocol->match(workload, at, size - (size_t)(at - from), keys[i],
+			&values[i].at, &values[i].size);
+		if (whole == 0)
+			break;
+		at += whole;
+	}
+	*used = (size_t)(at - from);
+	return i;
+}
+
+/* Takes such hits; returns how many bytes they took. */
 static size_t
 take_hits(struct client *client, struct connection *connection, struct slot *slot, const char *at,
 	size_t size, uint64_t now)
 {
-	const struct protocol *protocol = client->shared->protocol;
 	struct workload *workload = client->shared->workload;
 	const uint32_t *keys = connection->keys + connection->head;
 	const uint32_t *versions = connection->versions + connection->head;
@@ -276,12 +298,8 @@ take_hits(struct client *client, struct connection *connection, struct slot *slo
 
 	if (count > RUN_MAX)
 		count = RUN_MAX;
-	if (protocol->match_run) {
-		count = protocol->match_run(workload, at, size, keys, count, values, &used);
-	} else {
-		used = protocol->match(workload, at, size, keys[0], &values[0].at, &values[0].size);
-		count = used > 0;
-	}
+	count = match_hits(
+		client->shared->protocol, workload, at, size, keys, count, values, &used);
 	if (count == 0)
 		return 0;
 	if (workload->sample) {

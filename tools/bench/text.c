@@ -280,25 +280,6 @@ match(const struct workload *workload, const char *at, size_t size, uint32_t key
 	return whole;
 }
 
-/* Where values differ in size, or the keys don't allow the quick way. */
-static unsigned
-match_any_run(const struct workload *workload, const char *at, size_t size, const uint32_t *keys,
-	unsigned count, struct value *values, size_t *used)
-{
-	const char *from = at;
-	unsigned i = 0;
-
-	for (; i < count; i++) {
-		size_t whole = match(workload, at, size, keys[i], &values[i].at, &values[i].size);
-		if (whole == 0)
-			break;
-		at += whole;
-		size -= whole;
-	}
-	*used = (size_t)(at - from);
-	return i;
-}
-
 /*
  * All answers have one length. Of each, all bytes beside the value are compared, eight at a time:
  *
@@ -320,7 +301,7 @@ match_run(const struct workload *workload, const char *at, size_t size, const ui
 	unsigned i = 0;
 
 	if (!size_mask || workload->flags)
-		return match_any_run(workload, at, size, keys, count, values, used);
+		return 0;
 	if (count > size / whole)
 		count = (unsigned)(size / whole);
 	for (; i < count; i++, at += whole) {
