@@ -50,15 +50,7 @@ enum segment_state {
 
 enum generation { PROBATION, MAIN };
 
-/*
- * What readers ask at every hit: written by pool_take before anything points here, then constant
- * until the segment is free again.
- */
-struct segment_face {
-	_Atomic uint32_t epoch;
-	_Atomic uint32_t opened_s;
-	_Atomic uint32_t generation;
-};
+_Static_assert(PROBATION == 0, "segment_face says so to readers");
 
 struct segment_links {
 	uint32_t next, previous;

@@ -41,6 +41,8 @@ reserve_ranges(struct memory *memory)
 	memory->segments = (struct segment *)at;
 	at += n * sizeof(struct segment);
 	memory->faces = (struct segment_face *)at;
+	memory->arena.faces = memory->faces;
+	memory->arena.epoch = &memory->epoch;
 	at += n * sizeof(struct segment_face);
 	memory->heap = (uint32_t *)at;
 	at += n * sizeof(uint32_t);

@@ -19,6 +19,7 @@
 #ifndef MEMORY_MEMORY_H
 #define MEMORY_MEMORY_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -111,6 +112,16 @@ void memory_thread_destroy(struct memory_thread *thread);
 /* --- addresses: hot, no locks ------------------------------------------------------------- */
 
 /*
+ * What readers ask of a segment at every hit: written by pool_take before anything points here, then
+ * constant until the segment is free again.
+ */
+struct segment_face {
+	_Atomic uint32_t epoch;
+	_Atomic uint32_t opened_s;   /* Unix second: what soft times count from */
+	_Atomic uint32_t generation; /* 0: probation */
+};
+
+/*
  * The arena as readers (and the GPU) see it: item = base + ((uint64_t)segment << shift) + offset *
  * 16.
  */
@@ -118,6 +129,8 @@ struct memory_arena {
 	uint8_t *base; /* of segment number 0, which is never used */
 	unsigned segment_shift;
 	uint32_t segments_max;
+	const struct segment_face *faces;
+	const _Atomic uint32_t *epoch; /* see memory_epoch */
 };
 const struct memory_arena *memory_arena(const struct memory *memory);
 

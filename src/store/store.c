@@ -211,9 +211,10 @@ store_classes(const struct store *store)
 enum store_found
 store_judge(const struct store_thread *thread, const struct item *item, uint32_t segment)
 {
-	const struct memory *memory = thread->store->memory;
+	const struct memory_arena *arena = &thread->store->arena;
+	uint32_t epoch = atomic_load_explicit(&arena->faces[segment].epoch, memory_order_relaxed);
 
-	if (memory_segment_epoch(memory, segment) != memory_epoch(memory))
+	if (epoch != atomic_load_explicit(arena->epoch, memory_order_acquire))
 		return STORE_FLUSHED;
 	return item_expired(item, thread->now_s) ? STORE_EXPIRED : STORE_PRESENT;
 }
@@ -223,6 +224,7 @@ view_fill(const struct store *store, struct store_view *view, uint64_t entry,
 	_Atomic uint64_t *slot, uint64_t bucket)
 {
 	uint32_t segment = bucket_entry_segment(entry);
+	const struct segment_face *face = &store->arena.faces[segment];
 	const struct item *item = store_item(store, entry);
 
 	view->item = item;
@@ -230,8 +232,8 @@ view_fill(const struct store *store, struct store_view *view, uint64_t entry,
 	view->entry = entry;
 	view->bucket = bucket;
 	view->segment = segment;
-	view->main = !memory_segment_probation(store->memory, segment);
-	view->opened_s = memory_segment_opened_s(store->memory, segment);
+	view->main = atomic_load_explicit(&face->generation, memory_order_relaxed) != 0;
+	view->opened_s = atomic_load_explicit(&face->opened_s, memory_order_relaxed);
 	view->soft = __atomic_load_n(&item->soft, __ATOMIC_RELAXED);
 	view->kinds = 0;
 	view->value_size = item_value_size(item);
