@@ -158,6 +158,7 @@ memory_append(struct memory_thread *thread, uint32_t bytes, uint32_t expiry_s, b
 
 	check(appender && bytes >= ITEM_HEADER && bytes % ITEM_ALIGN == 0 &&
 		bytes <= memory->segment_bytes / 2);
+	main = main || memory->tuning.probation_percent == 0;
 	unsigned slot = main ? memory->slots[PROBATION] : 0;
 	slot += append_ttl_class(expiry_s, now_s, memory->slots[main ? MAIN : PROBATION]);
 	appender_lock(appender);

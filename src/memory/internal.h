@@ -7,7 +7,8 @@
  *	append.c	open segments and large bodies
  *	reclaim.c	what leaves and when
  *	walk.c		moving and dropping the items of a segment
- *	ghost.c		keys that left probation
+ *	rank.c		what an item is worth
+ *	ghost.c		keys that left not long ago
  *
  * Locks, outermost first: the reclaim token, an appender's lock, the pool's mutex. No callback of
  * the items' owner runs under the last two, and nothing waits for the token. No lock is held
@@ -23,9 +24,8 @@
 #include <stdatomic.h>
 
 #define EXPIRY_NEVER UINT32_MAX
-#define MERGE_WIDTH_MAX 32
+#define MERGE_WIDTH_MAX 64
 #define SCORES 1024
-#define PROBATION_SHARE 10 /* probation is this part of memory */
 #define TTL_CLASSES 4
 #define GENERATIONS 2
 #define TRIM_SEGMENTS 8			     /* given back in a call: a millisecond at most */
@@ -125,6 +125,7 @@ struct job {
 	 * by score; what fits.
 	 */
 	uint32_t item;
+	uint32_t taken; /* segments to move to */
 	uint64_t weight[SCORES];
 	unsigned threshold;	  /* scores above stay */
 	uint64_t threshold_bytes; /* so many bytes of this very score stay too */
@@ -133,6 +134,7 @@ struct job {
 struct memory {
 	struct memory_arena arena;
 	struct memory_options options;
+	struct memory_tuning tuning;
 	struct segment *segments;
 	struct segment_face *faces;
 	uint8_t *tables; /* one range: segments, ghost, faces, heap, reads */
@@ -185,7 +187,15 @@ struct memory {
 	size_t reads_bytes;
 	uint32_t outputs[GENERATIONS][TTL_CLASSES];
 	uint32_t upkeep_s;
+	uint32_t squeeze; /* merges one after the other that made no room */
+	uint64_t random;
 
+	/*
+	 * The score that has a place in main, set by merges, 0 none yet; bytes that came back since
+	 * then and weren't let in. Relaxed: hints.
+	 */
+	_Atomic uint32_t bar;
+	_Atomic uint64_t refused_bytes;
 	struct ghost ghost;
 
 	/* Statistics; relaxed. */
@@ -262,6 +272,18 @@ bool append_seal_due(const struct memory *memory, uint32_t segment, uint32_t now
 uint32_t body_count_max(const struct memory *memory);
 /* With so many body segments behind its heads, a segment is sealed. */
 uint32_t body_seal_count(const struct memory *memory);
+
+/* --- rank.c ------------------------------------------------------------------------------- */
+
+unsigned rank_score(const struct memory *memory, uint32_t reads, uint64_t weight);
+uint32_t rank_fade(struct memory *memory, uint32_t reads);
+/* Segments in a generation, bodies included; and how many probation should have. */
+uint32_t rank_weight(const struct memory *memory, enum generation generation);
+uint32_t rank_probation_share(const struct memory *memory);
+/* After a merge that kept what was over this score. */
+void rank_set_bar(struct memory *memory, unsigned threshold);
+/* Has an item a place in main? */
+bool rank_worth(const struct memory *memory, uint32_t reads, uint64_t weight);
 
 /* --- reclaim.c, walk.c -------------------------------------------------------------------- */
 

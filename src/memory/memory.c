@@ -12,6 +12,20 @@
 #define SEGMENTS_MAX ((1u << 22) - 1) /* an index entry's 22 bits, of which the last marks a link */
 #define HEAD_BYTES 512		      /* of an item's header, longest key and trailer, at most */
 
+const struct memory_tuning memory_tuning = {
+	.segments_min = 512,
+	.probation_percent = 2,
+	.keep_percent = 75,
+	.merge_width = MERGE_WIDTH_MAX,
+	.ghost_per_mille = 4,
+	.reads_max = 15,
+	.fade_percent = 70,
+	.garbage_min = 5,
+	.ranking = MEMORY_BY_READS_A_BYTE,
+	.ghost_main = true,
+	.admit_by_score = true,
+};
+
 /*
  * The arena, and what there is for each segment, in one reserved range each; both are committed
  * by use.
@@ -76,10 +90,15 @@ memory_create(const struct memory_options *options)
 
 	if (!memory)
 		return NULL;
-	*memory = (struct memory){.options = *options, .bare_from = 1};
+	*memory = (struct memory){.options = *options,
+		.tuning = options->tuning ? *options->tuning : memory_tuning,
+		.bare_from = 1};
+	check(memory->tuning.merge_width <= MERGE_WIDTH_MAX);
+	uint64_t segments = 128 * (uint64_t)options->workers;
+	if (segments < memory->tuning.segments_min)
+		segments = memory->tuning.segments_min;
 	unsigned shift = SEGMENT_SHIFT_MIN;
-	while (shift < SEGMENT_SHIFT_MAX &&
-		options->limit_bytes >> (shift + 1) >= 128 * (uint64_t)options->workers)
+	while (shift < SEGMENT_SHIFT_MAX && options->limit_bytes >> (shift + 1) >= segments)
 		shift++;
 	/* A large value's head, which numbers its segments, is an item of half a segment too. */
 	while (shift < SEGMENT_SHIFT_MAX &&
@@ -206,10 +225,14 @@ memory_dead(struct memory *memory, uint32_t segment, uint32_t bytes)
 }
 
 bool
-memory_ghost_take(struct memory *memory, uint64_t hash)
+memory_ghost_take(struct memory *memory, uint64_t hash, uint64_t bytes)
 {
 	if (!ghost_take(&memory->ghost, hash))
 		return false;
+	if (!rank_worth(memory, 1, bytes)) {
+		COUNT(memory->refused_bytes, bytes);
+		return false;
+	}
 	COUNT(memory->ghost_hits, 1);
 	return true;
 }
@@ -262,18 +285,19 @@ memory_unpin(struct memory *memory, uint32_t segment)
 /* --- limits ------------------------------------------------------------------------------- */
 
 /*
- * An item in ghost costs 4 bytes: a 128th of memory remembers about as many keys as main holds of
- * half a KiB.
+ * A key in ghost costs 4 bytes: a 250th of memory remembers as many as memory holds items of a
+ * KiB.
  */
 uint32_t
 memory_ghost_sets(const struct memory *memory, uint64_t limit_bytes)
 {
-	uint64_t sets = limit_bytes / 128 / (GHOST_WAYS * sizeof(uint32_t));
+	uint64_t sets = limit_bytes * memory->tuning.ghost_per_mille / 1000 /
+			(GHOST_WAYS * sizeof(uint32_t));
 
-	return !memory->options.evict ? 0
-	       : sets > 1u << 26      ? 1u << 26
-	       : sets < 16	      ? 16
-				      : (uint32_t)sets;
+	return !memory->options.evict || sets == 0 ? 0
+	       : sets > 1u << 26		   ? 1u << 26
+	       : sets < 16			   ? 16
+						   : (uint32_t)sets;
 }
 
 void

@@ -37,8 +37,8 @@ enum memory_reason { MEMORY_EVICTED, MEMORY_EXPIRED, MEMORY_FLUSHED };
  */
 struct memory_items {
 	/*
-	 * reads counter (0..15) when the index still names this place, -1 when it doesn't. Takes no
-	 * lock. A hint.
+	 * reads counter (0..15; exact to 4, each step above r takes 2^(r-3) reads) when the index
+	 * still names this place, -1 when it doesn't. Takes no lock. A hint.
 	 */
 	int (*reads)(void *context, const struct item *item, uint32_t segment, uint32_t offset);
 	/*
@@ -76,6 +76,27 @@ struct memory_observer {
 	void (*released)(void *context, uint32_t segment);
 };
 
+/*
+ * How what leaves is chosen. Tests and measurements alone give another than memory_tuning, which
+ * is what was measured to be best (tests/model/memory_hits).
+ */
+enum memory_ranking { MEMORY_BY_READS_A_BYTE, MEMORY_BY_READS, MEMORY_BY_AGE };
+
+struct memory_tuning {
+	unsigned segments_min;	    /* as many at least, where they aren't too small then */
+	unsigned probation_percent; /* of memory, beside open segments; 0: all goes to main */
+	unsigned keep_percent;	    /* of the bytes that are merged */
+	unsigned merge_width;	    /* segments; an eighth of all at most; up to 64 */
+	unsigned ghost_per_mille;   /* of memory; 0: no ghost */
+	unsigned reads_max;	    /* reads count up to here; up to 15 */
+	unsigned fade_percent;	    /* of the reads are left after a merge */
+	unsigned garbage_min;	    /* dead sixteenths from which a segment of main is compacted */
+	enum memory_ranking ranking;
+	bool ghost_main;     /* it remembers what left main, too */
+	bool admit_by_score; /* into main; else whatever was read */
+};
+extern const struct memory_tuning memory_tuning;
+
 struct memory_options {
 	uint64_t limit_bytes;	  /* -m: segments, ghost and what memory_set_outside reports */
 	uint64_t reserve_factor;  /* address range: this many times limit_bytes (4) */
@@ -90,14 +111,15 @@ struct memory_options {
 	void *items_context;
 	const struct memory_observer *observer;
 	void *observer_context;
+	const struct memory_tuning *tuning; /* NULL: memory_tuning */
 	/* segments came free, or background work waits: any thread may call it */
 	void (*wake)(void *context);
 	void *wake_context;
 };
 
 /*
- * NULL with errno when the address range can't be had. Segment size: limit / (128 * workers), a
- * power of two in 64 KiB..2 MiB, and larger where the head of a value of value_bytes_max asks for it.
+ * NULL with errno when the address range can't be had. Segment size: limit / (128 * workers), and
+ * limit / 512 at most, a power of two in 64 KiB..2 MiB, and larger where the head of a value of value_bytes_max asks for it.
  */
 struct memory *memory_create(const struct memory_options *options);
 void memory_destroy(struct memory *memory); /* all threads are gone */
@@ -199,8 +221,12 @@ void memory_append_done(struct memory_thread *thread, const struct memory_place 
 /* bytes of this segment are dead: replaced, deleted, or never published. Any thread. */
 void memory_dead(struct memory *memory, uint32_t segment, uint32_t bytes);
 
-/* True (once) when the key's hash left probation not long ago; forgets it. Any thread. */
-bool memory_ghost_take(struct memory *memory, uint64_t hash);
+/*
+ * True (once) when the key's hash left not long ago, and an item of so many bytes (its body's
+ * segments included) that is read about so often is worth a place in main; forgets the key. Any
+ * thread.
+ */
+bool memory_ghost_take(struct memory *memory, uint64_t hash, uint64_t bytes);
 /* Remembers what was taken, when the append that it was for has to be tried again. Any thread. */
 void memory_ghost_put(struct memory *memory, uint64_t hash);
 

@@ -33,13 +33,15 @@ reclaim_token_return(struct memory *memory)
 	atomic_flag_clear_explicit(&memory->token, memory_order_release);
 }
 
-/* Main segments merged at a time: 16 to 32, fewer where memory has not many. */
+/* Main segments merged at a time: 64, fewer where memory has not many. */
 unsigned
 reclaim_merge_width(const struct memory *memory)
 {
 	uint64_t width = (memory->options.limit_bytes >> memory->arena.segment_shift) / 8;
 
-	return width < 2 ? 2 : width > MERGE_WIDTH_MAX ? MERGE_WIDTH_MAX : (unsigned)width;
+	return width < 2			    ? 2
+	       : width > memory->tuning.merge_width ? memory->tuning.merge_width
+						    : (unsigned)width;
 }
 
 /* --- choosing: under the pool's mutex ----------------------------------------------------- */
@@ -111,14 +113,12 @@ sparse(const struct memory *memory, uint32_t segment)
 
 /*
  * The one with the lowest live share. Without eviction every dead sixteenth counts; with it,
- * merging does the rest. Measured with memory_hits 1.0 16 200000 1000000 30 (and 60), misses and
- * bytes moved a byte set from 8, 6, 4, 3 dead sixteenths on: .199 .197 .196 .197 and .40 .48 .70
- * .99 (.203 .200 .199 .199 and .39 .51 .85 1.17).
+ * merging does the rest.
  */
 static bool
 start_compact(struct memory *memory, bool *young)
 {
-	unsigned least_garbage = memory->options.evict ? 6 : 1;
+	unsigned least_garbage = memory->options.evict ? memory->tuning.garbage_min : 1;
 	const struct segment_face *faces = memory->faces;
 
 	if (!memory->options.evict && atomic_load(&memory->exhausted))
@@ -214,18 +214,11 @@ start_merge(struct memory *memory, bool *young)
 	return true;
 }
 
-static uint64_t
-generation_weight(const struct memory *memory, enum generation generation)
-{
-	return (uint64_t)READ(memory->generation_count[generation]) +
-	       READ(memory->generation_bodies[generation]);
-}
-
 static bool
 start_eviction(struct memory *memory, bool *young)
 {
-	/* Probation is a tenth of memory, first in, first out. */
-	if (generation_weight(memory, PROBATION) > READ(memory->allowed) / PROBATION_SHARE)
+	/* Probation is first in, first out. */
+	if (rank_weight(memory, PROBATION) > rank_probation_share(memory))
 		return start_probation(memory, young) || start_merge(memory, young);
 	return start_merge(memory, young) || start_probation(memory, young);
 }

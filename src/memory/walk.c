@@ -39,22 +39,10 @@ find(const struct memory *memory, struct found *found)
 static int
 reads_of(struct memory *memory, const struct found *found)
 {
-	return memory->options.items->reads(
+	int reads = memory->options.items->reads(
 		memory->options.items_context, found->item, found->segment, found->offset);
-}
 
-/*
- * Sixteenths of an octave of (reads + 0.3) / weight. Smallest: 3 * 2^36 / 10 GiB, so the
- * logarithm is never below 4; greatest 153 * 2^36 / 32, 38.
- */
-static unsigned
-score_of(int reads, uint64_t weight)
-{
-	uint64_t ratio = ((uint64_t)(10 * reads + 3) << 36) / weight | 16;
-	unsigned octave = hd_log2(ratio);
-	unsigned score = octave * 16 + ((unsigned)(ratio >> (octave - 4)) & 15);
-
-	return score < SCORES ? score : SCORES - 1;
+	return reads > (int)memory->tuning.reads_max ? (int)memory->tuning.reads_max : reads;
 }
 
 /* --- dropping ----------------------------------------------------------------------------- */
@@ -64,7 +52,9 @@ drop(struct memory *memory, const struct found *found, enum memory_reason reason
 {
 	const struct memory_items *items = memory->options.items;
 	void *context = memory->options.items_context;
-	bool remember = reason == MEMORY_EVICTED && memory->job.kind == JOB_PROBATION;
+	bool remember = reason == MEMORY_EVICTED &&
+			(memory->job.kind == JOB_PROBATION ||
+				(memory->job.kind == JOB_MERGE && memory->tuning.ghost_main));
 
 	if (!items->drop(context, found->item, found->segment, found->offset, reason))
 		return;
@@ -105,8 +95,10 @@ output_for(struct memory *memory, const struct found *found, enum generation gen
 		pool_seal(memory, *output, full);
 	}
 	*output = pool_take(memory, NULL, SEGMENT_OPEN, generation, epoch, job->opened_s);
-	if (*output)
+	if (*output) {
 		segment_at(memory, *output)->filling_s = now_s;
+		memory->job.taken++;
+	}
 	return *output;
 }
 
@@ -214,19 +206,19 @@ judge(struct memory *memory, const struct found *found, uint32_t now_s)
 			break;
 		case JOB_PROBATION:
 			reads = reads_of(memory, found);
-			if (reads >= 1)
-				verdict.reads = reads - 1;
+			if (reads >= 0 && rank_worth(memory, (uint32_t)reads, found->weight))
+				verdict.reads = (int)rank_fade(memory, (uint32_t)reads);
 			break;
 		case JOB_MERGE:
 			reads = memory->reads[job->item];
 			if (reads > 15)
 				break;
-			score = score_of(reads, found->weight);
+			score = rank_score(memory, (uint32_t)reads, found->weight);
 			if (score == job->threshold && job->threshold_bytes >= found->weight)
 				job->threshold_bytes -= found->weight;
 			else if (score <= job->threshold)
 				break;
-			verdict.reads = reads > 0 ? reads - 1 : 0;
+			verdict.reads = (int)rank_fade(memory, (uint32_t)reads);
 			break;
 		default:
 			break;
@@ -258,8 +250,11 @@ finish_source(struct memory *memory)
 			1);
 	}
 	job->offset = 0;
-	if (job->at == job->count)
+	if (job->at == job->count) {
+		if (job->kind == JOB_MERGE)
+			memory->squeeze = job->taken < job->count ? 0 : memory->squeeze + 1;
 		job->kind = JOB_NONE;
+	}
 	pool_release(memory, segment);
 }
 
@@ -355,23 +350,30 @@ walk_expired(struct memory *memory, uint32_t now_s, struct budget budget)
 /* --- scores ------------------------------------------------------------------------------- */
 
 /*
- * From the best score down, as much as half of the sources' bytes (dead ones too: they leave
- * first) holds.
+ * From the best score down, as much as the share of the sources' bytes that is kept holds (dead
+ * ones count too: they leave first). That makes no room where segments are badly filled; then
+ * ever less of what lives is kept.
  */
 static void
 set_threshold(struct memory *memory)
 {
+	const struct memory_tuning *tuning = &memory->tuning;
 	struct job *job = &memory->job;
-	uint64_t room = 0;
+	uint64_t room = 0, live = 0;
 
 	for (uint32_t i = 0; i < job->count; i++)
 		room += memory->segment_bytes *
 			(1 + (uint64_t)READ(segment_at(memory, job->sources[i])->bodies));
-	room /= 2;
+	room = tuning->ranking == MEMORY_BY_AGE ? 0 : room * tuning->keep_percent / 100;
+	for (unsigned score = 0; score < SCORES; score++)
+		live += job->weight[score];
+	if (memory->squeeze && room > live >> (memory->squeeze & 63))
+		room = live >> (memory->squeeze & 63);
 	job->threshold = SCORES - 1;
 	while (job->threshold > 0 && job->weight[job->threshold] <= room)
 		room -= job->weight[job->threshold--];
 	job->threshold_bytes = room;
+	rank_set_bar(memory, job->threshold);
 }
 
 enum step
@@ -395,7 +397,8 @@ walk_scores(struct memory *memory, uint32_t now_s, struct budget budget)
 		check(job->item < memory->reads_bytes);
 		memory->reads[job->item++] = reads < 0 ? 255 : (uint8_t)reads;
 		if (reads >= 0)
-			job->weight[score_of(reads, found.weight)] += found.weight;
+			job->weight[rank_score(memory, (uint32_t)reads, found.weight)] +=
+				found.weight;
 		job->offset += found.size;
 		budget.items--;
 		budget.bytes -= found.size < budget.bytes ? found.size : budget.bytes;

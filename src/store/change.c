@@ -427,7 +427,10 @@ replace(struct change *change)
 	if (status != MEMORY_OK)
 		return refuse(change, status, 0);
 	bytes = bytes_needed(change, count ? 0 : change->draft->value_size, count);
-	main = change->slot ? change->view.main : memory_ghost_take(memory, change->locked.hash);
+	uint64_t body_bytes = (uint64_t)count << thread->store->arena.segment_shift;
+	main = change->slot
+		       ? change->view.main
+		       : memory_ghost_take(memory, change->locked.hash, bytes + body_bytes);
 	status = memory_append(
 		thread->memory, bytes, change->draft->expiry_s, main, thread->now_s, &place);
 	if (status != MEMORY_OK) {

@@ -328,7 +328,11 @@ store_set(struct store *store, struct memory_thread *thread, uint32_t key_number
 	memory_append_done(thread, &place);
 	if (count)
 		memory_body_publish(store->memory, bodies, count);
-	uint64_t old = atomic_exchange(&key->entry, entry_make(place.segment, place.offset, 0));
+	/* What was read stays read. */
+	uint64_t old = atomic_load(&key->entry);
+	while (!atomic_compare_exchange_weak(&key->entry, &old,
+		entry_make(place.segment, place.offset, old ? entry_reads(old) : 0)))
+		;
 	key->size = bytes;
 	key->expiry = expiry_s;
 	key->epoch = place.epoch;

@@ -72,10 +72,11 @@ test_sizes(void **state)
 	} cases[] = {
 		{1 * MIB, 4, 16},
 		{64 * MIB, 4, 17},
-		{64 * MIB, 1, 19},
+		{64 * MIB, 1, 17},
+		{256 * MIB, 1, 19},
 		{1024 * MIB, 4, 21},
 		{1024 * MIB, 32, 18},
-		{100 * MIB, 1, 19},
+		{100 * MIB, 1, 17},
 	};
 
 	(void)state;
@@ -215,14 +216,14 @@ test_ghost_put(void **state)
 	for (uint32_t key = 0; key < 8000; key++)
 		set_at(&f, 0, key, 1000, 0, false);
 	uint32_t key = 0;
-	while (key < 8000 && !memory_ghost_take(f.store.memory, store_hash(key)))
+	while (key < 8000 && !memory_ghost_take(f.store.memory, store_hash(key), 1000))
 		key++;
 	assert_int_not_equal(key, 8000);
 	assert_int_equal(stats_of(&f).ghost_hits, 1);
 	memory_ghost_put(f.store.memory, store_hash(key));
 	assert_int_equal(stats_of(&f).ghost_hits, 0);
-	assert_true(memory_ghost_take(f.store.memory, store_hash(key)));
-	assert_false(memory_ghost_take(f.store.memory, store_hash(key)));
+	assert_true(memory_ghost_take(f.store.memory, store_hash(key), 1000));
+	assert_false(memory_ghost_take(f.store.memory, store_hash(key), 1000));
 	assert_int_equal(stats_of(&f).ghost_hits, 1);
 	close_fixture(&f);
 }
@@ -471,7 +472,10 @@ test_large(void **state)
 	uint32_t segment, segments[64], count = 0, hits = 0;
 
 	(void)state;
+	struct memory_tuning tuning = memory_tuning;
+	tuning.segments_min = 128;
 	store_options(&f.options, &f.store, 16 * MIB, 1);
+	f.options.tuning = &tuning;
 	open_fixture(&f, 500);
 	assert_in_range(memory_large_min(f.store.memory), 60000, 65536);
 	for (uint32_t key = 0; key < 500; key++) {
