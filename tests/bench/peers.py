@@ -76,9 +76,11 @@ def sets_into_full(value_size, name, must, aim):
     """Sets of random keys of which half are there, and overwrites of few keys among many that are there."""
     full = keys(FULL_KEYS[value_size], value_size)
     few = [*keys(20000, value_size), "--key-prefix", "few-"]
+    # An error is counted and printed rather than the end of the run.
+    full_sets, few_sets = ([*of, *SET, "-P", "16", "--refusals"] for of in (full, few))
     return Group("tcp", FULL_MEMORY_MB, [full], [
-        Load(f"TCP, set {name}, 16 deep", [*full, *SET, "-P", "16"], must, aim),
-        Load(f"TCP, set {name}, 16 deep, 20 k keys", [*few, *SET, "-P", "16"]),
+        Load(f"TCP, set {name}, 16 deep", full_sets, must, aim),
+        Load(f"TCP, set {name}, 16 deep, 20 k keys", few_sets),
     ])
 
 
@@ -115,6 +117,8 @@ def check_counters(summary, label):
     }
     told = {name: counted.get(name, 0) for name in expected}
     told["incr_hits"] += counted.get("incr_misses", 0)
+    if summary.get("refused", 0):
+        del expected["cmd_set"]  # memcached doesn't count those
     for name, count in expected.items():
         if told[name] != count:
             raise RigError(f"{label}: {name} is {told[name]}, the generator counted {count}: {summary['command']}")
@@ -133,6 +137,7 @@ class Table:
         self.generator = rig.Generator(options.bench, self.generator_cpus, len(self.generator_cpus))
         self.runs = []
         self.results = []
+        self.refused = {label: 0 for label in programs}  # sets, by servers that should have made room
 
     def start(self, label, group):
         return rig.cache_server(label, self.programs[label], group.transport, self.server_cpus, self.options.threads,
@@ -155,7 +160,7 @@ class Table:
             for label in self.programs:
                 servers[label] = self.start(label, group)
                 for fill in group.fill:
-                    self.generator.fill(servers[label], fill)
+                    self.refused[label] += self.generator.fill(servers[label], fill)
             for load in loads:
                 self.measure(load, group, servers)
         finally:
@@ -164,6 +169,7 @@ class Table:
 
     def one(self, load, server, mode, number, extra):
         summary = self.generator.run(server, [*load.arguments, *extra])
+        self.refused[server.label] += summary.get("refused", 0)
         check_counters(summary, f"{load.name}, {server.label}")
         summary.update(load=load.name, server=server.label, mode=mode, round=number)
         self.runs.append(summary)
@@ -389,7 +395,7 @@ def memtier(program, server, cpus, arguments, seconds):
 def second_opinion(table):
     """The ratios that another generator finds."""
     program = rig.find_program("memtier_benchmark", "MEMTIER")
-    if not program or len(table.programs) < 2 or table.options.only:
+    if not program or len(table.programs) < 2:
         return None
     group = Group("tcp", READ_MEMORY_MB, [], [])
     loads = [("TCP, get, 16 deep", ["--ratio", "0:1", "--key-pattern", "R:R"]),
@@ -465,26 +471,34 @@ def main():
           f"-t {table.generator.threads} on CPUs {table.generator_cpus}; {CONNECTIONS} connections, keys of {KEY_SIZE} B; "
           f"reads: {READ_KEYS} keys, 64 B values, -m {READ_MEMORY_MB}; sets: -m {FULL_MEMORY_MB}, full before they are "
           f"measured; {options.rounds} rounds of {options.seconds:g} s")
-    status = 0
-    generator = opinion = None
-    try:
-        for group in GROUPS:
-            table.run_group(group)
-        table.progress("")
-        print_results(table.results, names)
-        if not options.only:
-            generator = measure_generator(table)
-        opinion = second_opinion(table)
-    except RigError as reason:
-        print(f"peers: {reason}", file=sys.stderr)
-        status = 1
+    failures = []
+
+    def attempt(what, *arguments):
+        """A part that fails doesn't take the others' figures along."""
+        try:
+            return what(*arguments)
+        except RigError as reason:
+            failures.append(str(reason))
+            return None
+
+    for group in GROUPS:
+        attempt(table.run_group, group)
+    table.progress("")
+    print_results(table.results, names)
+    for label, refused in table.refused.items():
+        if refused:
+            print(f"\n{label} refused {refused} sets for want of memory")
+    generator = None if options.only else attempt(measure_generator, table)
+    opinion = None if options.only else attempt(second_opinion, table)
+    for failure in failures:
+        print(f"peers: {failure}", file=sys.stderr)
     if options.json:
         rig.write_json(options.json, {
             "facts": facts, "versions": names, "programs": programs, "command": sys.argv,
             "server_cpus": table.server_cpus, "generator_cpus": table.generator_cpus,
             "results": [result.as_json() for result in table.results], "generator": generator, "memtier": opinion,
-            "runs": table.runs})
-    return status
+            "refused": table.refused, "failures": failures, "runs": table.runs})
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -267,21 +267,24 @@ class Generator:
         return re.search(r"(?<![\w-])" + re.escape(option) + r"(?![\w-])", self.help) is not None
 
     def command(self, server, arguments):
+        # With a CPU for each thread, each has its own.
+        own = self.cpus and len(self.cpus) == self.threads > 1 and self.has("--pin")
         return [self.program, "--json", "--quiet", "-t", str(self.threads),
-                *(server.address() if server else []), *map(str, arguments)]
+                *(["--pin", ",".join(map(str, self.cpus))] if own else []), *server.address(), *map(str, arguments)]
 
     def run(self, server, arguments, timeout=120):
         """Runs it to its end. Its summary, its command line, and what the server used and counted meanwhile."""
         command = self.command(server, arguments)
-        before_ns, before = (server.cpu_ns(), server.stats()) if server else (0, {})
+        before_ns, before = server.cpu_ns(), server.stats()
         try:
             run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
                                  timeout=timeout, preexec_fn=pin(self.cpus))
         except subprocess.TimeoutExpired:
             raise RigError(f"{' '.join(command)} did not end in {timeout} s")
-        used_ns, after = (server.cpu_ns() - before_ns, server.stats()) if server else (0, {})
+        used_ns, after = server.cpu_ns() - before_ns, server.stats()
         if run.returncode:
-            raise RigError(f"{' '.join(command)} ended with {run.returncode}: {run.stderr.strip()} {run.stdout[-600:]}")
+            raise RigError(f"{server.label}: {' '.join(command)} ended with {run.returncode}: "
+                           f"{run.stderr.strip()[:500]}")
         summary = json.loads(run.stdout)
         if "--fill-only" not in arguments and not summary["requests"]:
             raise RigError(f"{' '.join(command)} asked nothing: {run.stdout[:2000]}")
@@ -291,8 +294,11 @@ class Generator:
         return summary
 
     def fill(self, server, arguments):
-        self.run(server, ["--fill-only", "-P", "16", *arguments], timeout=600)
+        """Sets every key; returns how many sets the server refused."""
+        refusals = ["--refusals"] if self.has("--refusals") else []
+        summary = self.run(server, ["--fill-only", "-P", "16", *refusals, *arguments], timeout=600)
         server.settle()
+        return summary.get("fill_refused", 0)
 
 
 def counter_changes(before, after):

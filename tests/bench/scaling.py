@@ -53,7 +53,7 @@ def load_arguments(generator):
 def measure(options, programs, transport, threads, runs):
     """{label: row} for one number of threads."""
     place = Placement(threads)
-    generator = rig.Generator(options.bench, place.generator, min(len(place.generator), CONNECTIONS))
+    generator = rig.Generator(options.bench, place.generator, len(place.generator))
     arguments = load_arguments(generator)
     servers, found = {}, {label: [] for label in programs}
     try:
