@@ -104,26 +104,6 @@ GROUPS = [
 ]
 
 
-def check_counters(summary, label):
-    """The server must have counted what the generator did."""
-    counted = summary["counted"]
-    if not counted:
-        return
-    expected = {
-        "cmd_get": summary["gets"],
-        "cmd_set": summary["sets"],
-        "cmd_touch": summary.get("touches", 0) + summary.get("gats", 0),
-        "incr_hits": summary.get("incrs", 0),
-    }
-    told = {name: counted.get(name, 0) for name in expected}
-    told["incr_hits"] += counted.get("incr_misses", 0)
-    if summary.get("refused", 0):
-        del expected["cmd_set"]  # memcached doesn't count those
-    for name, count in expected.items():
-        if told[name] != count:
-            raise RigError(f"{label}: {name} is {told[name]}, the generator counted {count}: {summary['command']}")
-
-
 class Table:
     """Runs the groups and keeps every run."""
 
@@ -170,7 +150,7 @@ class Table:
     def one(self, load, server, mode, number, extra):
         summary = self.generator.run(server, [*load.arguments, *extra])
         self.refused[server.label] += summary.get("refused", 0)
-        check_counters(summary, f"{load.name}, {server.label}")
+        rig.check_counters(summary, f"{load.name}, {server.label}")
         summary.update(load=load.name, server=server.label, mode=mode, round=number)
         self.runs.append(summary)
         return summary
@@ -437,7 +417,7 @@ def second_opinion(table):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=2, help="of each run")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each run")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--open-rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1, help="of each server")

@@ -309,6 +309,26 @@ def counter_changes(before, after):
     return changes
 
 
+def check_counters(summary, label):
+    """The server must have counted what the generator did."""
+    counted = summary["counted"]
+    if not counted:
+        return
+    expected = {
+        "cmd_get": summary["gets"],
+        "cmd_set": summary["sets"],
+        "cmd_touch": summary.get("touches", 0) + summary.get("gats", 0),
+        "incr_hits": summary.get("incrs", 0),
+    }
+    told = {name: counted.get(name, 0) for name in expected}
+    told["incr_hits"] += counted.get("incr_misses", 0)
+    if summary.get("refused", 0):
+        del expected["cmd_set"]  # memcached doesn't count those
+    for name, count in expected.items():
+        if told[name] != count:
+            raise RigError(f"{label}: {name} is {told[name]}, the generator counted {count}: {summary['command']}")
+
+
 def operations(summary):
     """How many keys were read or written: a multi-get of 32 counts 32."""
     return summary["gets"] + summary["sets"] + sum(summary.get(name, 0) for name in ("gats", "touches", "incrs"))

@@ -66,6 +66,7 @@ def measure(options, programs, transport, threads, runs):
         for number in range(options.rounds):
             for label in rig.abba(servers, number):
                 run = generator.run(servers[label], [*arguments, "-T", options.seconds])
+                rig.check_counters(run, f"{transport}, {threads} threads, {label}")
                 run.update(server=label, transport=transport, threads=threads, round=number, shared=place.shared)
                 runs.append(run)
                 found[label].append(run)
