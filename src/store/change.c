@@ -10,6 +10,10 @@
 
 #include <string.h>
 
+/* items of this many bytes are worth loading lines ahead for, so many at most */
+#define LOAD_AHEAD_MIN 512
+#define LOAD_AHEAD_MAX 2048
+
 /* What a change works with, between the look and the publication. */
 struct change {
 	struct store_thread *thread;
@@ -227,6 +231,22 @@ write_trailer(uint8_t *to, const struct change *change, const uint32_t *segments
 	}
 }
 
+/*
+ * Starts loading the lines behind an item, where the next one of its kind will be written: copying
+ * a value of 1 KiB would wait for them. Small items come with what the processor loads by itself.
+ */
+static void
+load_ahead(const struct memory_place *place, uint32_t bytes)
+{
+	const uint8_t *next = (const uint8_t *)place->item + bytes;
+	uint32_t ahead = bytes < LOAD_AHEAD_MAX ? bytes : LOAD_AHEAD_MAX;
+
+	if (bytes < LOAD_AHEAD_MIN)
+		return;
+	for (uint32_t at = 0; at < ahead; at += 64)
+		__builtin_prefetch(next + at + 63, 1);
+}
+
 /* Writes the item at its place: header, key, value pieces, trailer. Nobody else can see it yet. */
 static void
 write_item(const struct change *change, const struct memory_place *place, const uint32_t *segments,
@@ -411,6 +431,22 @@ refuse(struct change *change, enum memory_status status, uint32_t borrowed)
 	return status == MEMORY_WAIT ? STORE_WAIT : STORE_NO_MEMORY;
 }
 
+/* Room for the new item: where the present one lives, or the ghost says. */
+static inline enum memory_status
+append(struct change *change, uint32_t bytes, struct memory_place *place)
+{
+	struct store_thread *thread = change->thread;
+	struct memory *memory = thread->store->memory;
+	bool main = change->slot ? change->view.main
+				 : memory_ghost_take(memory, change->locked.hash);
+	enum memory_status status = memory_append(
+		thread->memory, bytes, change->draft->expiry_s, main, thread->now_s, place);
+
+	if (status != MEMORY_OK && main && !change->slot)
+		memory_ghost_put(memory, change->locked.hash);
+	return status;
+}
+
 static int
 replace(struct change *change)
 {
@@ -420,26 +456,18 @@ replace(struct change *change)
 	struct slice kept;
 	enum memory_status status;
 	uint32_t bytes, count, borrowed;
-	bool main;
 
 	settle(change, &kept);
 	status = settle_body(change, &count, &borrowed);
 	if (status != MEMORY_OK)
 		return refuse(change, status, 0);
 	bytes = bytes_needed(change, count ? 0 : change->draft->value_size, count);
-	uint64_t body_bytes = (uint64_t)count << thread->store->arena.segment_shift;
-	main = change->slot
-		       ? change->view.main
-		       : memory_ghost_take(memory, change->locked.hash, bytes + body_bytes);
-	status = memory_append(
-		thread->memory, bytes, change->draft->expiry_s, main, thread->now_s, &place);
-	if (status != MEMORY_OK) {
-		if (main && !change->slot)
-			memory_ghost_put(memory, change->locked.hash);
+	status = append(change, bytes, &place);
+	if (status != MEMORY_OK)
 		return refuse(change, status, borrowed);
-	}
 	write_item(change, &place, thread->segments, count);
 	memory_append_done(thread->memory, &place);
+	load_ahead(&place, bytes);
 	/*
 	 * What the draft took from the present item (its value, or just that it was there) must not
 	 * outlive a flush_all that came between: the successor would stand in a segment of the new
