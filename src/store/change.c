@@ -431,14 +431,19 @@ refuse(struct change *change, enum memory_status status, uint32_t borrowed)
 	return status == MEMORY_WAIT ? STORE_WAIT : STORE_NO_MEMORY;
 }
 
-/* Room for the new item: where the present one lives, or the ghost says. */
+/*
+ * Room for the new item, of 'bytes' and 'count' segments of its own: where the present one lives,
+ * or the ghost says.
+ */
 static inline enum memory_status
-append(struct change *change, uint32_t bytes, struct memory_place *place)
+append(struct change *change, uint32_t bytes, uint32_t count, struct memory_place *place)
 {
 	struct store_thread *thread = change->thread;
 	struct memory *memory = thread->store->memory;
-	bool main = change->slot ? change->view.main
-				 : memory_ghost_take(memory, change->locked.hash);
+	uint64_t body_bytes = (uint64_t)count << thread->store->arena.segment_shift;
+	bool main = change->slot
+			    ? change->view.main
+			    : memory_ghost_take(memory, change->locked.hash, bytes + body_bytes);
 	enum memory_status status = memory_append(
 		thread->memory, bytes, change->draft->expiry_s, main, thread->now_s, place);
 
@@ -462,7 +467,7 @@ replace(struct change *change)
 	if (status != MEMORY_OK)
 		return refuse(change, status, 0);
 	bytes = bytes_needed(change, count ? 0 : change->draft->value_size, count);
-	status = append(change, bytes, &place);
+	status = append(change, bytes, count, &place);
 	if (status != MEMORY_OK)
 		return refuse(change, status, borrowed);
 	write_item(change, &place, thread->segments, count);
