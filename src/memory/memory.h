@@ -119,7 +119,8 @@ struct memory_options {
 
 /*
  * NULL with errno when the address range can't be had. Segment size: limit / (128 * workers), and
- * limit / 512 at most, a power of two in 64 KiB..2 MiB, and larger where the head of a value of value_bytes_max asks for it.
+ * limit / 512 at most, a power of two in 64 KiB..2 MiB, and larger where the head of a value of
+ * value_bytes_max asks for it.
  */
 struct memory *memory_create(const struct memory_options *options);
 void memory_destroy(struct memory *memory); /* all threads are gone */
