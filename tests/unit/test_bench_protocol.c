@@ -413,8 +413,14 @@ check_multiget(const struct protocol *protocol, const char *bytes, size_t size)
 	assert_true((size_t)(end - buffer) <= protocol->get_size_max(&workload, 3));
 	assert_int_equal(end - buffer, size);
 	assert_memory_equal(buffer, bytes, size);
-	end = protocol->write_get(&workload, buffer, keys, 1);
-	assert_true((size_t)(end - buffer) <= protocol->get_size_max(&workload, 1));
+	/* Three gets of one key each, at once and one by one. */
+	char single[500], *single_end = single;
+	for (unsigned i = 0; i < 3; i++)
+		single_end = protocol->write_get(&workload, single_end, &keys[i], 1);
+	assert_true((size_t)(single_end - single) <= 3 * protocol->get_size_max(&workload, 1));
+	end = protocol->write_gets(&workload, buffer, keys, 3);
+	assert_int_equal(end - buffer, single_end - single);
+	assert_memory_equal(buffer, single, (size_t)(end - buffer));
 	workload_destroy(&workload);
 }
 
@@ -552,6 +558,50 @@ match_agrees_with_parse(void **unused)
 	workload_destroy(&workload);
 }
 
+/* Of three hits in a row all are taken, fewer when one is cut, another's or changed. */
+static void
+runs_are_matched_as_far_as_they_are_hits(void **unused)
+{
+	const struct protocol *protocol = protocol_text();
+	static const uint32_t keys[3] = {42, 42, 42}, others[3] = {42, 42, 41};
+	static const char *const contents[] = {"abc", "hello\r\nworld"};
+	struct workload workload;
+
+	(void)unused;
+	for (unsigned p = 0; p < 2; p++) {
+		struct bytes hit, stream = {.size = 0};
+		struct value values[3];
+		size_t used;
+		create(&workload, strlen(contents[p]), 0);
+		write_hit(&hit, protocol->name, contents[p]);
+		for (unsigned i = 0; i < 3; i++)
+			add(&stream, hit.data, hit.size);
+		for (size_t size = 1; size <= stream.size; size++) {
+			char *piece = malloc(size);
+			assert_non_null(piece);
+			memcpy(piece, stream.data, size);
+			unsigned whole = (unsigned)(size / hit.size);
+			unsigned found =
+				protocol->match_run(&workload, piece, size, keys, 3, values, &used);
+			assert_int_equal(found, whole);
+			assert_int_equal(used, whole * hit.size);
+			for (unsigned i = 0; i < found; i++) {
+				assert_int_equal(values[i].size, strlen(contents[p]));
+				assert_memory_equal(values[i].at, contents[p], values[i].size);
+			}
+			found = protocol->match_run(
+				&workload, piece, size, others, 3, values, &used);
+			assert_int_equal(found, whole < 2 ? whole : 2);
+			free(piece);
+		}
+		stream.data[hit.size] ^= 1;
+		assert_int_equal(protocol->match_run(&workload, stream.data, stream.size, keys, 3,
+					 values, &used),
+			1);
+		workload_destroy(&workload);
+	}
+}
+
 /* Whatever comes: no byte is read behind the piece, and slices lie within what was taken. */
 static void
 random_bytes_are_survived(void **unused)
@@ -608,6 +658,7 @@ main(void)
 		cmocka_unit_test(meta_requests_are_those_of_the_protocol),
 		cmocka_unit_test(binary_requests_are_those_of_the_protocol),
 		cmocka_unit_test(match_agrees_with_parse),
+		cmocka_unit_test(runs_are_matched_as_far_as_they_are_hits),
 		cmocka_unit_test(random_bytes_are_survived),
 	};
 
