@@ -57,6 +57,8 @@ def main():
         ("random gets that hit", "%d of %d" % (read["hits"], read["gets"])),
         ("fill", "%.1f s, %d sets/s" % (fill["fill_seconds"], fill["fill_requests_per_second"])),
         ("longest growth step, CPU", "not told" if pause is None else "%s us" % pause),
+        ("must be below %d us" % PAUSE_LIMIT_US, "not told" if pause is None else
+         "reached" if int(pause) < PAUSE_LIMIT_US else "missed by %d us" % (int(pause) - PAUSE_LIMIT_US)),
         ("the same by the wall", "%s us" % own.get("index_growth_pause_wall_max_us", "not told")),
         ("index buckets, splits", "%s, %s" % (own.get("index_buckets", "not told"), own.get("index_splits", "not told"))),
         ("longest wait of a client, fill", "%.0f us" % fill["fill_latency_max_us"]),

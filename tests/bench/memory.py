@@ -6,7 +6,7 @@ same as JSON. Never a gate: it fails only when a server does.
     tests/bench/memory.py [--quick] [--only PART[,PART]] [--rounds N] [--json FILE]
 
 $HALCYOND, $HALCYON_BENCH and $MEMCACHED name the programs (memcached: else the installed one). Parts: items, resident,
-misses, index, growth. --quick takes a quarter of the memory and of the keys, and few requests: to see that it works."""
+misses, index, growth, ablation. --quick takes a quarter of the memory and of the keys, and few requests: to see that it works."""
 
 import argparse
 import json
@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 
+import memory_ablation
 import memory_index
 import memory_items
 import memory_misses
@@ -27,6 +28,7 @@ PARTS = {
     "misses": memory_misses.run,
     "index": memory_index.run_cost,
     "growth": memory_index.run_growth,
+    "ablation": memory_ablation.run,
 }
 
 
@@ -45,11 +47,13 @@ class Context:
         quick = arguments.quick
         self.megabytes = arguments.megabytes or (64 if quick else 256)
         self.keys = arguments.keys or (750000 if quick else 3000000)
-        self.warmup = arguments.warmup or (1500000 if quick else 20000000)
-        self.requests = arguments.requests or (500000 if quick else 5000000)
+        self.warmup = arguments.warmup or (1500000 if quick else 12000000)
+        self.requests = arguments.requests or (500000 if quick else 3000000)
         self.item_megabytes = (64,) if quick else (64, 76, 91, 108)
         self.resident_megabytes = 64 if quick else 256
         self.growth_items = arguments.growth_items or (2000000 if quick else 20000000)
+        self.ablation_megabytes, self.ablation_keys = (8, 93750) if quick else (16, 187500)
+        self.ablation_requests = 600000 if quick else 2000000
         self.ttl_rate = 150000
         self.ttl_s, self.ttl_counted_s = ((3, 20), 15) if quick else ((10, 80), 50)
         self.shift = self.keys // 20
@@ -70,8 +74,8 @@ def main():
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 4), help="misses: workloads at once")
     parser.add_argument("--megabytes", type=int, help="misses: -m of both (256)")
     parser.add_argument("--keys", type=int, help="misses: keys (3000000)")
-    parser.add_argument("--warmup", type=int, help="misses: requests before counting (20000000)")
-    parser.add_argument("--requests", type=int, help="misses: requests counted (5000000)")
+    parser.add_argument("--warmup", type=int, help="misses: requests before counting (12000000)")
+    parser.add_argument("--requests", type=int, help="misses: requests counted (3000000)")
     parser.add_argument("--growth-items", type=int, help="growth: items (20000000)")
     parser.add_argument("--json", help="write every figure here")
     arguments = parser.parse_args()

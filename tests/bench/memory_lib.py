@@ -186,7 +186,8 @@ def verdict_of(value, must):
 
 
 class Table:
-    """Rows as they come, printed at once and kept for the JSON. 'ratio' is what the must is about."""
+    """Rows as they come, printed at once and kept for the JSON. What is judged is the ratio of both, or Halcyon's figure
+    where the must is absolute."""
 
     def __init__(self):
         self.rows = []
@@ -196,7 +197,7 @@ class Table:
         """memcached and halcyon are texts ready to print; more goes to the JSON alone."""
         if not self.headed:
             say("| %-50s | %12s | %12s | %7s | %6s | %-22s |" % (
-                "what", "memcached", "Halcyon", "ratio", "must", ""))
+                "what", "memcached", "Halcyon", "judged", "must", ""))
             say("|%s|%s:|%s:|%s:|%s:|%s|" % ("-" * 52, "-" * 13, "-" * 13, "-" * 8, "-" * 7, "-" * 24))
             self.headed = True
         verdict = "" if ratio is None else verdict_of(ratio, must)
