@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Instructions a request in user space, by valgrind's callgrind, beside the stored ones; or where time goes, by perf.
 
-    profile.py [--only TEXT] [--top N] [--stored FILE] [--update] [--json FILE]
-    profile.py --perf [--only TEXT] [--top N] [--seconds S]
+    profile.py [--only PATTERN] [--requests N] [--top N] [--stored FILE] [--update] [--json FILE]
+    profile.py --perf [--only PATTERN] [--top N] [--seconds S]
 
 One worker serves a fixed number of requests, then twice as many, over a Unix socket; the difference of the two counts has no
 start, no connect and no fill in it. The kernel isn't counted. The worker's instructions and those of all other threads are
@@ -23,9 +23,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import rig
 from rig import RigError
@@ -34,7 +36,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 REGRESSION = 1.03
 SKIPPED = 77
 FUNCTIONS_STORED = 12
-REQUESTS = 40000  # of the shorter run
+PERF_PERIOD_NS = 500000
 KEYS = 10000
 MEMORY_MB = 32
 CONNECTIONS = ["-c", "50"]
@@ -141,10 +143,10 @@ def full_name(text, names):
     return names.get(match.group(1), text)
 
 
-def count_load(grind, generator, load):
+def count_load(grind, generator, load, requests):
     """{(thread, function): instructions a request} of a load."""
     # Room is made in waves: sets run for longer.
-    requests = (3 if load.soak else 1) * REQUESTS // load.multiget
+    requests = (3 if load.soak else 1) * requests // load.multiget
 
     def run(count):
         summary = generator.run(grind.server, [*load.arguments, "-n", count, "--timeout", "60"], timeout=300)
@@ -182,7 +184,7 @@ def busiest(costs):
     return max(sums, key=sums.get)
 
 
-def measure(program, bench, loads):
+def measure(program, bench, loads, requests):
     results, worker = {}, None
     generator = rig.Generator(bench, None, 1)
     with tempfile.TemporaryDirectory() as folder:
@@ -204,7 +206,7 @@ def measure(program, bench, loads):
             for load in wanted:
                 if sys.stderr.isatty():
                     print(f"\r\033[K{load.name}", end="", file=sys.stderr, flush=True)
-                costs = count_load(grind, generator, load)
+                costs = count_load(grind, generator, load, requests)
                 worker = worker or busiest(costs)
                 results[load.name] = summarize(costs, worker)
     if sys.stderr.isatty():
@@ -264,19 +266,22 @@ def sample(program, bench, loads, seconds, top):
                 continue
             generator.run(server, [*fill_arguments(load), "--fill-only", "-P", "16"])
             data = os.path.join(folder, "perf.data")
-            recorder = subprocess.Popen(["perf", "record", "-q", "-e", "cpu-clock", "-F", "2000", "-o", data, "-p",
-                                         str(server.pid)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            recorder = subprocess.Popen(["perf", "record", "-q", "-e", "cpu-clock", "-c", str(PERF_PERIOD_NS), "-o", data,
+                                         "-p", str(server.pid)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            while recorder.poll() is None and not os.path.exists(data):
+                time.sleep(0.01)
             summary = generator.run(server, [*load.arguments, "-T", seconds])
-            recorder.terminate()
+            recorder.send_signal(signal.SIGINT)
             recorder.wait(30)
-            report = subprocess.run(["perf", "report", "-i", data, "--stdio", "-q", "--sort", "symbol", "-F",
-                                     "overhead,sym"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                                    check=False).stdout
-            shares = re.findall(r"^\s*([\d.]+)%\s+\[([k.])\]\s+(.*?)\s*$", report, re.MULTILINE)
+            report = subprocess.run(["perf", "report", "-i", data, "--stdio", "-q", "--sort", "symbol"],
+                                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout
+            shares = re.findall(r"^\s*([\d.]+)%\s+\[([k.])\]\s+(\S+)", report, re.MULTILINE)
             kernel = sum(float(share) for share, where, _ in shares if where == "k")
             operations = rig.operations(summary)
             used = summary["server_cpu_seconds"] * 1e6 / operations
             print(f"\n{load.name}, TCP: {used:.2f} us of CPU a request, {kernel:.0f}% in the kernel")
+            if not shares:
+                print("  no samples: may this user run perf?")
             for share, where, name in shares[:top]:
                 print(f"  {share:>6}%  {'kernel' if where == 'k' else 'user  '}  {name}")
             sys.stdout.flush()
@@ -287,7 +292,8 @@ def sample(program, bench, loads, seconds, top):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="loads whose name contains this")
+    parser.add_argument("--only", help="loads in whose name this regular expression is found")
+    parser.add_argument("--requests", type=int, default=40000, help="of the shorter run")
     parser.add_argument("--stored", default=os.path.join(HERE, "profile.json"))
     parser.add_argument("--update", action="store_true", help="store what was measured")
     parser.add_argument("--top", type=int, help="functions to name; 3 in the table, 20 with --perf")
@@ -304,7 +310,7 @@ def parse():
 
 def main():
     options = parse()
-    loads = [load for load in LOADS if not options.only or options.only in load.name]
+    loads = [load for load in LOADS if not options.only or re.search(options.only, load.name)]
     tools = ["perf"] if options.perf else ["valgrind", "callgrind_control", "readelf"]
     missing = [tool for tool in tools if not shutil.which(tool)]
     if missing:
@@ -314,7 +320,7 @@ def main():
         if options.perf:
             sample(options.program, options.bench, loads, options.seconds, options.top or 20)
             return 0
-        results = measure(options.program, options.bench, loads)
+        results = measure(options.program, options.bench, loads, options.requests)
     except RigError as reason:
         print(f"profile: {reason}", file=sys.stderr)
         return 1
