@@ -8,6 +8,12 @@
 #include "base/check.h"
 #include "base/pages.h"
 
+/*
+ * Dead segments for which the background is called, though memory isn't full: one grace period
+ * makes their pages usable again, while untouched ones must be cleared by the system first.
+ */
+#define DEAD_BATCH 8
+
 /* --- lists and the expiry heap; all under the pool's mutex -------------------------------- */
 
 static struct segment_links *
@@ -376,7 +382,10 @@ pool_relist(struct memory *memory, uint32_t segment)
 {
 	pthread_mutex_lock(&memory->pool);
 	pool_relist_locked(memory, segment);
+	bool reuse = memory->garbage[GARBAGE_DEAD].count >= DEAD_BATCH;
 	pthread_mutex_unlock(&memory->pool);
+	if (reuse)
+		pool_wake(memory);
 	/* Something may be had now; who waits must hear of it. */
 	if (atomic_load(&memory->exhausted)) {
 		atomic_store(&memory->exhausted, false);

@@ -288,7 +288,15 @@ walk_sources(struct memory *memory, uint32_t now_s, struct budget budget)
 	while (job->kind != JOB_NONE && budget.items > 0 && budget.bytes > 0) {
 		struct found found;
 
-		if (!find(memory, &found)) {
+		/*
+		 * What is dead is reported after the index has stopped naming it, so a sealed
+		 * segment without a live byte is named nowhere: its items needn't be asked for one
+		 * by one.
+		 */
+		bool dead = job->kind == JOB_CLEAR &&
+			    atomic_load(&segment_at(memory, job->sources[job->at])->live) == 0;
+
+		if (dead || !find(memory, &found)) {
 			finish_source(memory);
 			continue;
 		}
