@@ -179,7 +179,10 @@ def bench_says_what_is_wrong_in_one_line():
             (["--keys", "0"], 2, "--keys 0"), (["--connections", "many"], 2, "--connections many"),
             (["--nonsense"], 2, "--nonsense"), (["--value-size", "9-3"], 2, "--value-size 9-3"),
             (["--ratio", "0:0"], 2, "--ratio 0:0"), (["--pipeline"], 2, "--pipeline needs"), (["word"], 2, "word"),
-            (["--keys", "10"], 2, "fewer keys"), (["--key-size", "3"], 2, "--key-size 3"), (["--strict"], 2, "--strict")):
+            (["--keys", "10"], 2, "fewer keys"), (["--key-size", "3"], 2, "--key-size 3"), (["--strict"], 2, "--strict"),
+            (["--mix", "get=1,get=2"], 2, "--mix get=1,get=2"), (["--mix", "got=1"], 2, "--mix got=1"),
+            (["--keys-by", "zipf:-1"], 2, "--keys-by zipf:-1"), (["--protocol", "bin"], 2, "--protocol bin"),
+            (["--value-size", "0-9", "--values-by", "log"], 2, "--values-by log")):
         process = subprocess.run([suite.bench_path] + arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                  text=True, timeout=30)
         check_one_line(process, status, pattern)

@@ -263,7 +263,8 @@ check_mix(struct options *options, char *error, size_t error_size)
 				strncmp(options_operation_name(i), at, length) != 0))
 			i++;
 		char *end = NULL;
-		if (i == OPERATION_COUNT || at[length] != '=' ||
+		/* Each at most once: which of two weights would be meant? */
+		if (i == OPERATION_COUNT || at[length] != '=' || options->weights[i] ||
 			!isdigit((unsigned char)at[length + 1]))
 			return refuse(FIELD(mix), options->mix, form, error, error_size);
 		options->weights[i] = strtoull(at + length + 1, &end, 10);
