@@ -255,7 +255,8 @@ class Result:
                 word = "aim reached"
             texts.append(f"{what} {word}")
         if self.generator_bound():
-            texts.append("generator-bound")
+            by_cpu = f" ({1 / self.cpu_ratio.median:.1f} times by CPU)" if self.cpu_ratio else ""
+            texts.append("generator-bound" + by_cpu)
         return "; ".join(texts) or "reported"
 
     def wish(self, index):
