@@ -162,6 +162,8 @@ add_request(struct client *client, struct connection *connection, char *at,
 	connection->keys[place] = key;
 	connection->versions[place] =
 		operation == OPERATION_GAT ? workload_oldest(workload, key) : request.version;
+	/* What comes back is the end of the bytes at 'at'. */
+	/* cppcheck-suppress returnDanglingLifetime */
 	return client->shared->protocol->write(workload, at, &request);
 }
 

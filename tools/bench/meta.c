@@ -30,7 +30,7 @@ write_word(char *at, const char *word, size_t size)
 	return at + size;
 }
 
-#define WRITE_WORD(at, word) write_word(at, word, sizeof word - 1)
+#define WRITE_WORD(at, word) write_word(at, word, sizeof(word) - 1)
 
 static char *
 write_key(const struct workload *workload, char *at, uint32_t key)

@@ -287,7 +287,7 @@ static size_t
 take_hits(struct client *client, struct connection *connection, struct slot *slot, const char *at,
 	size_t size, uint64_t now)
 {
-	struct workload *workload = client->shared->workload;
+	const struct workload *workload = client->shared->workload;
 	const uint32_t *keys = connection->keys + connection->head;
 	const uint32_t *versions = connection->versions + connection->head;
 	uint32_t ring = client->mask + 1 - connection->head;

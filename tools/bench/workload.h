@@ -162,11 +162,13 @@ static inline bool
 workload_value_differs(
 	const struct workload *workload, uint64_t key, const char *value, uint64_t size)
 {
-	const char *expected = workload->sample + key % WORKLOAD_SAMPLE_EXTRA;
+	const char *expected = workload->sample;
 	workload_vector difference = {0, 0};
 
-	if (size != workload->value_size_min || size != workload->value_size_max || size < 16)
+	if (!expected || size != workload->value_size_min || size != workload->value_size_max ||
+		size < sizeof difference)
 		return workload_any_value_differs(workload, key, value, size);
+	expected += key % WORKLOAD_SAMPLE_EXTRA;
 	for (; size > 64; size -= 64, value += 64, expected += 64)
 		difference |= workload_xor(value, expected) |
 			      workload_xor(value + 16, expected + 16) |
