@@ -208,8 +208,8 @@ store_classes(const struct store *store)
 
 /* --- look-ups ----------------------------------------------------------------------------- */
 
-enum store_found
-store_judge(const struct store_thread *thread, const struct item *item, uint32_t segment)
+static inline __attribute__((always_inline)) enum store_found
+judge(const struct store_thread *thread, const struct item *item, uint32_t segment)
 {
 	const struct memory_arena *arena = &thread->store->arena;
 	uint32_t epoch = atomic_load_explicit(&arena->faces[segment].epoch, memory_order_relaxed);
@@ -217,6 +217,12 @@ store_judge(const struct store_thread *thread, const struct item *item, uint32_t
 	if (epoch != atomic_load_explicit(arena->epoch, memory_order_acquire))
 		return STORE_FLUSHED;
 	return item_expired(item, thread->now_s) ? STORE_EXPIRED : STORE_PRESENT;
+}
+
+enum store_found
+store_judge(const struct store_thread *thread, const struct item *item, uint32_t segment)
+{
+	return judge(thread, item, segment);
 }
 
 static inline __attribute__((always_inline)) void
@@ -286,7 +292,7 @@ find(struct store_thread *thread, const uint8_t *key, uint32_t key_size, uint64_
 		if (!scan(store, key, key_size, hash, view))
 			return STORE_ABSENT;
 	}
-	return store_judge(thread, view->item, view->segment);
+	return judge(thread, view->item, view->segment);
 }
 
 enum store_found
