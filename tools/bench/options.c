@@ -116,8 +116,11 @@ static const struct optable_section sections[] = {
 		"in front) that hold a number,\n"
 		"append for others (an '&' in front); one in sixteen of its requests is a set, so "
 		"that they stay short. --fill\n"
-		"sets these too. A key of a scan has the next number behind the key space; with "
-		"--cache-aside it is stored.\n"
+		"sets these too. A key of a scan has the next number behind the key space, the "
+		"same "
+		"ones in every run; with\n"
+		"--cache-aside it is stored. With --scan all key numbers are written with ten "
+		"digits.\n"
 		"\n"
 		"The size of a value follows from the key, so a key keeps its size; with --verify, "
 		"from the key and the version."},
