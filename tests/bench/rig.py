@@ -81,6 +81,8 @@ def machine_facts():
         "memory_mib": int(memory.group(1)) // 1024 if memory else None,
         "governor": read_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "not told"),
         "kernel": platform.release(),
+        "kernel_version": read_text("/proc/version", "not told"),
+        "cpu_time_by": "schedstat" if os.path.exists("/proc/self/schedstat") else "ticks of /proc/PID/stat",
         "mitigations": {os.path.basename(path): read_text(path) for path in sorted(glob.glob(folder + "/*"))},
         "transparent_hugepages": read_text("/sys/kernel/mm/transparent_hugepage/enabled", "not told"),
         "hugepages": read_text("/proc/sys/vm/nr_hugepages", "not told"),
@@ -197,12 +199,12 @@ class Server:
         return read_text(self.stderr_path)[-2000:]
 
     def cpu_ns(self):
-        """CPU time that all threads have used until now."""
-        total = 0
-        for path in glob.glob(f"/proc/{self.pid}/task/*/schedstat"):
-            words = read_text(path).split()
-            total += int(words[0]) if words else 0
-        return total
+        """CPU time that all threads have used until now: by the scheduler, else in the ticks of /proc/PID/stat."""
+        paths = glob.glob(f"/proc/{self.pid}/task/*/schedstat")
+        if not paths:
+            fields = read_text(f"/proc/{self.pid}/stat").rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        return sum(int(read_text(path, "0").split()[0]) for path in paths)
 
     def settle(self, timeout=10):
         """Waits until the server does next to nothing by itself (a table that grows, pages that are given back)."""
