@@ -66,11 +66,14 @@ def make_lie(name, lie, fields, *options, protocols=tuple(CODECS)):
 
 
 def once_in(count, change):
-    """A lie told to one get in count that has something to lie about. change(server, request, key, value, reply)"""
+    """A lie told to the first get after each count requests that has something to lie about.
+    change(server, request, key, value, reply)"""
     def lie(server, request, reply):
         key = request.keys[0]
-        if request.command != "get" or server.count <= 200 or server.count % count or key not in server.items:
+        due = getattr(server, "lie_due", max(count, 200))
+        if request.command != "get" or server.count < due or key not in server.items:
             return reply
+        server.lie_due = server.count + count
         return change(server, request, key, server.items[key][0], reply)
     return lie
 
