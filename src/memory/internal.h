@@ -26,6 +26,7 @@
 #define EXPIRY_NEVER UINT32_MAX
 #define MERGE_WIDTH_MAX 64
 #define SCORES 1024
+#define KEEP_BEHIND 50 /* percent that merges keep at most while writers wait for them */
 #define TTL_CLASSES 4
 #define GENERATIONS 2
 #define TRIM_SEGMENTS 8			     /* given back in a call: a millisecond at most */
@@ -187,7 +188,8 @@ struct memory {
 	size_t reads_bytes;
 	uint32_t outputs[GENERATIONS][TTL_CLASSES];
 	uint32_t upkeep_s;
-	uint32_t squeeze; /* merges one after the other that made no room */
+	uint32_t squeeze;    /* merges one after the other that made no room */
+	uint64_t waits_seen; /* 'waits' when the last merge was decided */
 	uint64_t random;
 
 	/*

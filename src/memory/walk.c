@@ -358,6 +358,24 @@ walk_expired(struct memory *memory, uint32_t now_s, struct budget budget)
 /* --- scores ------------------------------------------------------------------------------- */
 
 /*
+ * Percent of the sources' bytes that stay: fewer where writers wait about as often as a merge makes
+ * a segment free, because moving what stays is what they wait for.
+ */
+static unsigned
+keep_percent(struct memory *memory)
+{
+	unsigned keep = memory->tuning.keep_percent;
+	uint64_t waits = READ(memory->waits), fresh = waits - memory->waits_seen;
+
+	memory->waits_seen = waits;
+	if (memory->tuning.ranking == MEMORY_BY_AGE)
+		return 0;
+	return keep > KEEP_BEHIND && 100 * fresh >= (uint64_t)memory->job.count * (100 - keep)
+		       ? KEEP_BEHIND
+		       : keep;
+}
+
+/*
  * From the best score down, as much as the share of the sources' bytes that is kept holds (dead
  * ones count too: they leave first). That makes no room where segments are badly filled; then
  * ever less of what lives is kept.
@@ -365,14 +383,13 @@ walk_expired(struct memory *memory, uint32_t now_s, struct budget budget)
 static void
 set_threshold(struct memory *memory)
 {
-	const struct memory_tuning *tuning = &memory->tuning;
 	struct job *job = &memory->job;
 	uint64_t room = 0, live = 0;
 
 	for (uint32_t i = 0; i < job->count; i++)
 		room += memory->segment_bytes *
 			(1 + (uint64_t)READ(segment_at(memory, job->sources[i])->bodies));
-	room = tuning->ranking == MEMORY_BY_AGE ? 0 : room * tuning->keep_percent / 100;
+	room = room * keep_percent(memory) / 100;
 	for (unsigned score = 0; score < SCORES; score++)
 		live += job->weight[score];
 	if (memory->squeeze && room > live >> (memory->squeeze & 63))
