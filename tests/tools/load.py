@@ -197,7 +197,7 @@ def several_writers_are_believed_and_found_out():
 
     def flip(server, request, reply):
         key = request.keys[0]
-        if request.command == "get" and server.count % 400 == 0 and key in server.items:
+        if request.command == "get" and server.count % 50 == 0 and key in server.items:
             value = server.items[key][0]
             return server.codec.hit(request, key, value[:-1] + bytes([value[-1] ^ 1]))
         return reply
