@@ -47,15 +47,17 @@ class Context:
         quick = arguments.quick
         self.megabytes = arguments.megabytes or (64 if quick else 256)
         self.keys = arguments.keys or (750000 if quick else 3000000)
-        self.warmup = arguments.warmup or (1500000 if quick else 12000000)
-        self.requests = arguments.requests or (500000 if quick else 3000000)
+        self.warmup = arguments.warmup or (1500000 if quick else 16000000)
+        self.requests = arguments.requests or (500000 if quick else 4000000)
         self.item_megabytes = (64,) if quick else (64, 76, 91, 108)
         self.resident_megabytes = 64 if quick else 256
         self.growth_items = arguments.growth_items or (2000000 if quick else 20000000)
         self.ablation_megabytes, self.ablation_keys = (8, 93750) if quick else (16, 187500)
         self.ablation_requests = 600000 if quick else 2000000
-        self.ttl_rate = 150000
-        self.ttl_s, self.ttl_counted_s = ((3, 20), 15) if quick else ((10, 80), 50)
+        # Lives of half as many requests as there are keys to four times as many, in whole seconds of the pace.
+        self.ttl_rate = arguments.ttl_rate or (75000 if quick else 150000)
+        self.ttl_s = tuple(max(1, self.keys * halves // 2 // self.ttl_rate) for halves in (1, 8))
+        self.ttl_counted_s = self.keys * 5 // 2 // self.ttl_rate
         self.shift = self.keys // 20
 
     def servers(self):
@@ -74,8 +76,9 @@ def main():
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 4), help="misses: workloads at once")
     parser.add_argument("--megabytes", type=int, help="misses: -m of both (256)")
     parser.add_argument("--keys", type=int, help="misses: keys (3000000)")
-    parser.add_argument("--warmup", type=int, help="misses: requests before counting (12000000)")
-    parser.add_argument("--requests", type=int, help="misses: requests counted (3000000)")
+    parser.add_argument("--warmup", type=int, help="misses: requests before counting (16000000)")
+    parser.add_argument("--requests", type=int, help="misses: requests counted (4000000)")
+    parser.add_argument("--ttl-rate", type=int, help="misses: requests a second under TTL churn (150000)")
     parser.add_argument("--growth-items", type=int, help="growth: items (20000000)")
     parser.add_argument("--json", help="write every figure here")
     arguments = parser.parse_args()

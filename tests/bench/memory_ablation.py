@@ -5,6 +5,7 @@ changed or left out at a time, on a sixteenth of the targets' load."""
 import os
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 from memory_lib import ServerError, say
 
@@ -54,8 +55,10 @@ def run(context, table):
     say("| %-40s |%s" % ("", "".join(" %-14s |" % heading for heading, _ in LOADS)))
     say("|%s|%s" % ("-" * 42, ("-" * 15 + ":|") * len(LOADS)))
     whole = []
-    for what, switches in VARIANTS:
-        misses = [misses_of(context, load, switches) for _, load in LOADS]
+    pool = ThreadPoolExecutor(os.cpu_count() or 1)
+    jobs = [[pool.submit(misses_of, context, load, switches) for _, load in LOADS] for _, switches in VARIANTS]
+    for (what, switches), row in zip(VARIANTS, jobs):
+        misses = [job.result() for job in row]
         whole = whole or misses
         say("| %-40s |%s" % (what, "".join(" %6.4f %6.3f  |" % (each, each / first)
                                            for each, first in zip(misses, whole))))

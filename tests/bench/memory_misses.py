@@ -10,10 +10,11 @@ requests come.
 Scan: one request in four asks for a key that never comes again. The figures are misses of all requests, as in the target
 (.436, where the plain load has .195); the others' alone stand below.
 
-TTL churn: each set gives a time to live, evenly from 10 to 80 seconds, and requests come at a fixed rate, so that how
-long an item lives, counted in requests, doesn't depend on speed: 2.25 times as many on average as there are keys. After the
-warm-up the paced load runs for longer than the longest time to live, then misses are counted. What an endless cache would
-miss, because everything expires, is told beside it.
+TTL churn: each set gives a time to live, evenly from 10 to 80 seconds, and requests come at a fixed rate of 150,000 a
+second, so that how long an item lives, counted in requests, doesn't depend on speed: half as many to four times as many as
+there are keys (another rate changes the seconds, not that). After the warm-up the paced load runs for longer than the
+longest time to live, then misses are counted. What an endless cache would miss, because everything expires, is told
+beside it.
 
 Shifting popularity: after every 20th as many requests as there are keys, a 64th of the popular keys gives way to others,
 so that all popular keys are others after 3.2 times as many requests as there are keys."""
