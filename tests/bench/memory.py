@@ -70,7 +70,7 @@ def main():
     parser.add_argument("--bench", default=os.environ.get("HALCYON_BENCH"))
     parser.add_argument("--memcached", default=os.environ.get("MEMCACHED") or shutil.which("memcached"))
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas")
-    parser.add_argument("--workload", help="misses: only workloads whose name contains this")
+    parser.add_argument("--workload", help="misses: only workloads of this name, or whose names contain this")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=1, help="misses: seeds; the median of the ratios counts")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 4), help="misses: workloads at once")

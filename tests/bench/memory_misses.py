@@ -22,7 +22,7 @@ so that all popular keys are others after 3.2 times as many requests as there ar
 import statistics
 from concurrent.futures import ThreadPoolExecutor
 
-from memory_lib import Peer, run_bench, say
+from memory_lib import Peer, ServerError, run_bench, say
 
 SCAN_SHARE = 0.25
 
@@ -42,7 +42,8 @@ WORKLOADS = [
 def runs_of(context, exponent, further, seed):
     """Arguments of halcyon-bench, run after run on one server; the last is counted."""
     load = ["-c", 1, "-P", 64, "-k", context.keys, "-K", 16, "-V", "20-4096", "--values-by", "log",
-            "--keys-by", "zipf:%g" % exponent, "--mix", "get=1", "--cache-aside", "--seed", seed, "--timeout", 60]
+            "--keys-by", "zipf:%g" % exponent, "--mix", "get=1", "--cache-aside", "--refusals", "--seed", seed,
+            "--timeout", 60]
     if "--ttl" in further:
         low_s, high_s = context.ttl_s
         load += ["--ttl", "%d-%d" % (low_s, high_s), "--rate", context.ttl_rate]
@@ -109,14 +110,26 @@ def tell(context, table, workload, figures):
         for figure in figures[who]:
             if figure["summary"]["behind"]:
                 say("(%s didn't keep the pace: %d requests were not sent in time)" % (who, figure["summary"]["behind"]))
+            if figure["summary"]["refused"]:
+                say("(%s refused %d of %d sets: out of memory)" % (
+                    who, figure["summary"]["refused"], figure["summary"]["sets"]))
 
 
 def run(context, table):
     say("(misses: -m %d, %d keys, %d requests to warm up, %d counted, %d round%s, %d at once)" % (
         context.megabytes, context.keys, context.warmup, context.requests, context.rounds,
         "" if context.rounds == 1 else "s", context.jobs))
-    workloads = [workload for workload in WORKLOADS if (context.only_workload or "") in workload[0]]
+    wanted = context.only_workload or ""
+    workloads = [workload for workload in WORKLOADS if wanted == workload[0]]
+    workloads = workloads or [workload for workload in WORKLOADS if wanted in workload[0]]
     with ThreadPoolExecutor(context.jobs) as pool:
         jobs = [pool.submit(measure, context, exponent, further) for _, exponent, further, _ in workloads]
+        failures = []
         for workload, job in zip(workloads, jobs):
-            tell(context, table, workload, job.result())
+            try:
+                tell(context, table, workload, job.result())
+            except (ServerError, OSError) as reason:
+                say("(%s: %s)" % (workload[0], reason))
+                failures.append(workload[0])
+    if failures:
+        raise ServerError("no figures of %s" % ", ".join(failures))
