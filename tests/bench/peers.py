@@ -434,6 +434,7 @@ def parse():
 
 
 def main():
+    rig.end_with_servers()
     parser, options = parse()
     halcyond = rig.find_program("halcyond", "HALCYOND")
     if not halcyond or not options.bench:

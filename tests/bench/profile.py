@@ -309,6 +309,7 @@ def parse():
 
 
 def main():
+    rig.end_with_servers()
     options = parse()
     loads = [load for load in LOADS if not options.only or re.search(options.only, load.name)]
     tools = ["perf"] if options.perf else ["valgrind", "callgrind_control", "readelf"]

@@ -28,6 +28,11 @@ class RigError(Exception):
     """A server or the generator did not do its part: the figures would mean nothing."""
 
 
+def end_with_servers():
+    """A script that is ended by SIGTERM ends its servers too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
 # --- the machine ----------------------------------------------------------------------------------------------------
 
 

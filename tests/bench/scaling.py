@@ -148,6 +148,7 @@ def parse():
 
 
 def main():
+    rig.end_with_servers()
     options = parse()
     programs = {"halcyon": options.halcyond}
     if options.memcached:
