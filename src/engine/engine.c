@@ -320,6 +320,8 @@ find_all(struct engine *engine, struct batch *batch)
 		slot->hint_slot = find->slot;
 		slot->hinted = find->found != ACCEL_UNVERIFIED;
 		slot->stage = SLOT_EXECUTE;
+		if (find->found == ACCEL_MISS && slot->request.verb == VERB_STORE)
+			store_expect(engine->store, find->hash);
 	}
 }
 

@@ -73,3 +73,12 @@ ghost_take(struct ghost *ghost, uint64_t hash)
 	}
 	return false;
 }
+
+void
+ghost_prefetch(const struct ghost *ghost, uint64_t hash)
+{
+	_Atomic uint32_t *set = set_of(ghost, hash);
+
+	if (set)
+		__builtin_prefetch((const void *)set, 1);
+}

@@ -31,5 +31,7 @@ void ghost_init(struct ghost *ghost, _Atomic uint32_t *words);
 void ghost_resize(struct ghost *ghost, uint32_t sets);
 void ghost_insert(struct ghost *ghost, uint64_t hash);
 bool ghost_take(struct ghost *ghost, uint64_t hash);
+/* Loads the words that one of these two will look at. */
+void ghost_prefetch(const struct ghost *ghost, uint64_t hash);
 
 #endif

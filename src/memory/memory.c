@@ -238,6 +238,12 @@ memory_ghost_take(struct memory *memory, uint64_t hash, uint64_t bytes)
 }
 
 void
+memory_ghost_prefetch(const struct memory *memory, uint64_t hash)
+{
+	ghost_prefetch(&memory->ghost, hash);
+}
+
+void
 memory_ghost_put(struct memory *memory, uint64_t hash)
 {
 	ghost_insert(&memory->ghost, hash);

@@ -61,6 +61,11 @@ struct memory_items {
 		enum memory_reason reason);
 	/* The key's hash, for the ghost. */
 	uint64_t (*hash)(void *context, const struct item *item);
+	/*
+	 * The item will be asked about soon: loads what that takes, and gives the key's hash. NULL:
+	 * nothing is loaded ahead.
+	 */
+	uint64_t (*ahead)(void *context, const struct item *item);
 };
 
 /*
@@ -94,6 +99,8 @@ struct memory_tuning {
 	enum memory_ranking ranking;
 	bool ghost_main;     /* it remembers what left main, too */
 	bool admit_by_score; /* into main; else whatever was read */
+	/* What leaves unwalked because all of it is dead is walked: named nowhere, or it aborts. */
+	bool check_dead;
 };
 extern const struct memory_tuning memory_tuning;
 
@@ -228,6 +235,8 @@ void memory_dead(struct memory *memory, uint32_t segment, uint32_t bytes);
  * thread.
  */
 bool memory_ghost_take(struct memory *memory, uint64_t hash, uint64_t bytes);
+/* Loads what that will look at. */
+void memory_ghost_prefetch(const struct memory *memory, uint64_t hash);
 /* Remembers what was taken, when the append that it was for has to be tried again. Any thread. */
 void memory_ghost_put(struct memory *memory, uint64_t hash);
 

@@ -36,6 +36,40 @@ find(const struct memory *memory, struct found *found)
 	return true;
 }
 
+/* How many items the walk looks ahead of the one it is at: their buckets take a while to come. */
+#define AHEAD 8
+
+/* What goes before the job through the same source. */
+struct scout {
+	uint32_t at, offset; /* as the job's */
+	unsigned lead;	     /* items ahead of the job's */
+};
+
+/* Before an item is worked on, those behind it are announced. */
+static void
+scout_on(struct memory *memory, struct scout *scout)
+{
+	const struct memory_items *items = memory->options.items;
+	const struct job *job = &memory->job;
+
+	if (!items->ahead)
+		return;
+	if (scout->at != job->at || scout->lead == 0)
+		*scout = (struct scout){.at = job->at, .offset = job->offset};
+	else
+		scout->lead--;
+
+	uint32_t segment = job->sources[job->at], end = segment_at(memory, segment)->used;
+
+	for (; scout->lead < AHEAD && scout->offset < end; scout->lead++) {
+		const struct item *item =
+			memory_address(&memory->arena, segment, scout->offset / ITEM_ALIGN);
+
+		ghost_prefetch(&memory->ghost, items->ahead(memory->options.items_context, item));
+		scout->offset += item_size(item);
+	}
+}
+
 static int
 reads_of(struct memory *memory, const struct found *found)
 {
@@ -279,10 +313,24 @@ grace_pending(struct memory *memory)
 	return pending;
 }
 
+/* The segment is to go without a walk: no entry may lead into it, or the next life would answer. */
+static void
+check_dead(struct memory *memory)
+{
+	struct found found;
+
+	while (find(memory, &found)) {
+		check(memory->options.items->reads(memory->options.items_context, found.item,
+			      found.segment, found.offset) < 0);
+		memory->job.offset += found.size;
+	}
+}
+
 enum step
 walk_sources(struct memory *memory, uint32_t now_s, struct budget budget)
 {
 	struct job *job = &memory->job;
+	struct scout scout = {0};
 	enum moved moved;
 
 	while (job->kind != JOB_NONE && budget.items > 0 && budget.bytes > 0) {
@@ -296,10 +344,13 @@ walk_sources(struct memory *memory, uint32_t now_s, struct budget budget)
 		bool dead = job->kind == JOB_CLEAR &&
 			    atomic_load(&segment_at(memory, job->sources[job->at])->live) == 0;
 
+		if (dead && memory->tuning.check_dead)
+			check_dead(memory);
 		if (dead || !find(memory, &found)) {
 			finish_source(memory);
 			continue;
 		}
+		scout_on(memory, &scout);
 		struct verdict verdict = judge(memory, &found, now_s);
 		if (verdict.reads >= 0) {
 			moved = move(
@@ -405,6 +456,7 @@ enum step
 walk_scores(struct memory *memory, uint32_t now_s, struct budget budget)
 {
 	struct job *job = &memory->job;
+	struct scout scout = {0};
 
 	while (budget.items > 0 && budget.bytes > 0) {
 		struct found found;
@@ -418,6 +470,7 @@ walk_scores(struct memory *memory, uint32_t now_s, struct budget budget)
 			job->kind = JOB_MERGE;
 			break;
 		}
+		scout_on(memory, &scout);
 		int reads = item_expired(found.item, now_s) ? -1 : reads_of(memory, &found);
 		check(job->item < memory->reads_bytes);
 		memory->reads[job->item++] = reads < 0 ? 255 : (uint8_t)reads;

@@ -584,3 +584,9 @@ store_take_win(struct store_thread *thread, const struct store_view *view, uint6
 	index_unlock(&locked);
 	return won;
 }
+
+void
+store_expect(const struct store *store, uint64_t hash)
+{
+	memory_ghost_prefetch(store->memory, hash);
+}

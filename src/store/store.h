@@ -23,6 +23,7 @@ struct index_observer;
 struct index_stats;
 struct memory_observer;
 struct memory_stats;
+struct memory_tuning;
 struct index;
 struct store;
 struct store_thread;
@@ -43,6 +44,7 @@ struct store_options {
 	void *index_observer_context;
 	const struct memory_observer *memory_observer; /* NULL: none */
 	void *memory_observer_context;
+	const struct memory_tuning *memory_tuning; /* NULL: memory's own; else by tests alone */
 	/* memory came free or background work waits; any thread calls it */
 	void (*wake)(void *context);
 	void *wake_context;
@@ -193,6 +195,9 @@ enum store_status store_change(struct store_thread *thread, const uint8_t *key, 
  */
 enum store_status store_set(struct store_thread *thread, const uint8_t *key, uint32_t key_size,
 	uint64_t hash, const struct store_hint *hint, struct store_draft *draft, uint64_t *cas);
+
+/* A key that isn't there will be stored in this turn: loads what is asked about it then. */
+void store_expect(const struct store *store, uint64_t hash);
 
 /*
  * Everything stored until now is dead, at once or at Unix time at_ns (0: now). A later call

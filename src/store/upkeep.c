@@ -152,11 +152,22 @@ items_hash(void *context, const struct item *item)
 	return item_hash(context, item);
 }
 
+static uint64_t
+items_ahead(void *context, const struct item *item)
+{
+	const struct store *store = context;
+	uint64_t hash = item_hash(store, item);
+
+	index_prefetch(store->index, hash);
+	return hash;
+}
+
 const struct memory_items store_memory_items = {
 	.reads = items_reads,
 	.move = items_move,
 	.drop = items_drop,
 	.hash = items_hash,
+	.ahead = items_ahead,
 };
 
 /*

@@ -177,7 +177,7 @@ items_hash(void *context, const struct item *item)
 	return store_hash(item_number(item));
 }
 
-const struct memory_items store_items = {items_reads, items_move, items_drop, items_hash};
+const struct memory_items store_items = {items_reads, items_move, items_drop, items_hash, NULL};
 
 /* --- the owner's own work ----------------------------------------------------------------- */
 
