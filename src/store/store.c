@@ -48,6 +48,7 @@ make_memory(struct store *store)
 		.items_context = store,
 		.observer = options->memory_observer,
 		.observer_context = options->memory_observer_context,
+		.tuning = options->memory_tuning,
 		.wake = options->wake,
 		.wake_context = options->wake_context,
 	});

@@ -218,11 +218,14 @@ static void
 run(uint64_t seed, uint64_t limit, unsigned workers, bool evict, uint64_t steps)
 {
 	struct world w = {.random = seed * 2 + 1, .limit = limit};
+	struct memory_tuning tuning = memory_tuning;
 	struct memory_stats stats;
 	unsigned i;
 
 	atomic_store(&now_s, 1700000000);
 	store_options(&w.options, &w.store, limit, workers);
+	tuning.check_dead = true;
+	w.options.tuning = &tuning;
 	w.options.evict = evict;
 	w.options.value_bytes_max = 300000;
 	w.store.now_s = &now_s;

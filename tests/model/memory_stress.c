@@ -142,12 +142,15 @@ static void
 run(uint64_t limit, bool evict, double seconds, uint64_t seed)
 {
 	struct store store = {.now_s = &now_s};
+	struct memory_tuning tuning = memory_tuning;
 	struct memory_options options;
 	struct worker workers[WORKERS + 1];
 	struct memory_stats stats;
 	unsigned i;
 
 	store_options(&options, &store, limit, WORKERS);
+	tuning.check_dead = true;
+	options.tuning = &tuning;
 	options.evict = evict;
 	options.value_bytes_max = 200000;
 	options.seal_age_s = 20;

@@ -477,6 +477,9 @@ no_wake(void *context)
 static void
 open_store(struct test *test)
 {
+	struct memory_tuning tuning = memory_tuning;
+
+	tuning.check_dead = true;
 	test->shadow = index_shadow_create(1 << 20);
 	test->store = store_create(&(struct store_options){
 		.limit_bytes = (test->evict ? 2ull : 11ull) * THREADS << 20,
@@ -493,6 +496,7 @@ open_store(struct test *test)
 			.page_bytes = 1 << 20},
 		.index_observer = &index_shadow_observer,
 		.index_observer_context = test->shadow,
+		.memory_tuning = &tuning,
 		.wake = no_wake,
 	});
 	check(test->store);
