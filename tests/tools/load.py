@@ -185,6 +185,20 @@ def an_open_loop_keeps_its_rate():
 
 
 @suite.test
+def an_open_loop_is_not_late_by_itself():
+    """A generator that sleeps through what is due finds tenths of a second in a server that has nothing to do."""
+    rate, late_s = 20000, 0.05
+    with suite.server(["-t", "1"], transport="unix") as server:
+        seen = []
+        for _ in range(10):  # until it is good once: the machine may be busy
+            summary = suite.bench(server, "--rate", rate, "--arrivals", "even", "--seconds", 0.5, "--pipeline", 8)
+            seen.append((summary.get("latency_p99_us", 1e9), summary["behind"]))
+            if seen[-1] < (late_s * 1e6, 0) and summary["behind"] < rate * late_s:
+                return
+        check(False, "99th percentile in us, and requests left, of each run: %s" % seen)
+
+
+@suite.test
 def several_writers_are_believed_and_found_out():
     options = ["--verify", "--fill", "--requests", 4000, "--value-size", "8-200", "--keys", 20, "--mix", "get=1",
                "--cache-aside", "--overwrites", 0.3]

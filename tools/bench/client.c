@@ -3,6 +3,7 @@
 #include "inside.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #define COMPLAINTS_MAX 20
+#define OPEN_SPIN_NS 50000   /* before a request of an open loop is due: more than waking takes */
 #define BEHIND_MAX 100000000 /* requests that are counted as due and not sent, a thread */
 
 uint64_t
@@ -247,29 +249,56 @@ all_closed(const struct client *client)
 	return true;
 }
 
-/* Waits for events, in an open loop no longer than until the next request is due. */
+/*
+ * Waits for events in an open loop, until the next request is due at most:
+ *
+ *	now                                   due - OPEN_SPIN_NS          due
+ *	 |  asleep, until an event comes       |  polls again and again    |
+ *
+ * A sleeper that is woken by a timer comes too late by what waking takes, and that would be in the
+ * latency; so the last part of a gap is polled, where this thread has a CPU for itself. Poll,
+ * don't sleep, also when the request fell due since send_all_due looked: nothing else need happen
+ * until then. Where every connection is busy, only an answer helps.
+ */
+static int
+wait_until_due(struct client *client, struct epoll_event *events)
+{
+	uint64_t now = client_now_ns();
+	uint64_t until = now + TURN_MS * UINT64_C(1000000);
+
+	if (client->deadline_ns && client->deadline_ns < until)
+		until = client->deadline_ns > now ? client->deadline_ns : now;
+	if (!client->all_busy && client->due_ns < until + client->spin_ns) {
+		uint64_t early = client->due_ns > now ? client->due_ns - now : 0;
+		if (early <= client->spin_ns) {
+			int count = epoll_wait(client->epoll_fd, events, EVENTS_PER_TURN, 0);
+			if (count == 0 && early > 0)
+				sched_yield(); /* to a server that shares this CPU all the same */
+			return count;
+		}
+		until = now + early - client->spin_ns;
+	}
+	struct timespec left = {
+		(time_t)((until - now) / 1000000000), (long)((until - now) % 1000000000)};
+	int count = epoll_pwait2(client->epoll_fd, events, EVENTS_PER_TURN, &left, NULL);
+	if (count >= 0 || errno != ENOSYS)
+		return count;
+	/* An older kernel counts in milliseconds: those begun are polled. */
+	return epoll_wait(
+		client->epoll_fd, events, EVENTS_PER_TURN, (int)((until - now) / 1000000));
+}
+
 static int
 wait_for_events(struct client *client, struct epoll_event *events)
 {
-	if (client->is_open_loop && client->left > 0 && !client->stopping) {
-		uint64_t now = client_now_ns();
-		uint64_t limit = now + TURN_MS * UINT64_C(1000000);
-		/* What is due already waits for a free slot, so for an answer. */
-		uint64_t until =
-			client->due_ns > now && client->due_ns < limit ? client->due_ns : limit;
-		struct timespec left = {
-			(time_t)((until - now) / 1000000000), (long)((until - now) % 1000000000)};
-		int count = epoll_pwait2(client->epoll_fd, events, EVENTS_PER_TURN, &left, NULL);
-		if (count >= 0 || errno != ENOSYS)
-			return count;
-	}
-	/* An older kernel counts in milliseconds: look again and again when one is due sooner. */
-	return epoll_wait(client->epoll_fd, events, EVENTS_PER_TURN,
-		client->is_open_loop ? client->due_ns - client_now_ns() > 2000000 : TURN_MS);
+	if (client->is_open_loop && client->left > 0 && !client->stopping)
+		return wait_until_due(client, events);
+	return epoll_wait(client->epoll_fd, events, EVENTS_PER_TURN, TURN_MS);
 }
 
 static void
-begin_phase(struct client *client, enum client_phase phase, uint64_t requests, uint64_t start_ns)
+begin_phase(struct client *client, enum client_phase phase, uint64_t requests, uint64_t start_ns,
+	uint64_t deadline_ns)
 {
 	const struct options *options = client->shared->options;
 
@@ -277,6 +306,8 @@ begin_phase(struct client *client, enum client_phase phase, uint64_t requests, u
 	client->left = requests ? requests : UINT64_MAX;
 	client->stopping = false;
 	client->start_ns = start_ns;
+	client->deadline_ns = deadline_ns;
+	client->all_busy = false;
 	client->is_open_loop = phase == CLIENT_RUN && options->rate > 0;
 	memset(&client->counts, 0, sizeof client->counts);
 	memset(client->latencies, 0, sizeof client->latencies);
@@ -337,7 +368,7 @@ client_run(struct client *client, enum client_phase phase, uint64_t requests, ui
 	uint64_t patience_ns = (uint64_t)(client->shared->options->timeout * 1e9);
 	struct epoll_event events[EVENTS_PER_TURN];
 
-	begin_phase(client, phase, requests, start_ns);
+	begin_phase(client, phase, requests, start_ns, deadline_ns);
 	if (client->is_open_loop)
 		prctl(PR_SET_TIMERSLACK, 1); /* the kernel adds 50 us to each wait otherwise */
 	uint64_t last_ns = client_now_ns();
@@ -393,6 +424,18 @@ create_connection(struct client *client, struct connection *connection, unsigned
 	return 0;
 }
 
+/* Whether there are enough CPUs for all threads. */
+static bool
+has_own_cpu(const struct options *options)
+{
+	cpu_set_t set;
+
+	if (options->pin_count)
+		return options->threads <= options->pin_count;
+	return sched_getaffinity(0, sizeof set, &set) == 0 &&
+	       options->threads <= (uint64_t)CPU_COUNT(&set);
+}
+
 /* What a client is beside its connections. False when there is no memory or descriptor. */
 static bool
 prepare(struct client *client, unsigned count)
@@ -405,6 +448,7 @@ prepare(struct client *client, unsigned count)
 	client->pipeline = (uint32_t)options->pipeline;
 	while (client->mask < client->pipeline - 1)
 		client->mask = 2 * client->mask + 1;
+	client->spin_ns = has_own_cpu(options) ? OPEN_SPIN_NS : 0;
 	client->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	client->connections = calloc(count, sizeof *client->connections);
 	client->send_room = SEND_SIZE + compose_size_max(client);

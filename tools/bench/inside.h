@@ -115,9 +115,11 @@ struct client {
 	bool is_open_loop;
 	struct draw_arrivals arrivals;
 	uint64_t start_ns;
-	uint64_t due_ns; /* when the next request of an open loop is due */
-	bool all_busy;	 /* no connection had a free slot for it */
-	unsigned cursor; /* the connection that is asked first to take it */
+	uint64_t deadline_ns; /* when the phase ends, 0 for when its requests are answered */
+	uint64_t due_ns;      /* when the next request of an open loop is due */
+	uint64_t spin_ns;     /* how long before that it is no longer slept */
+	bool all_busy;	      /* no connection had a free slot for it */
+	unsigned cursor;      /* the connection that is asked first to take it */
 	uint64_t under_way;
 	struct batch batch;
 	struct client_counts counts;
