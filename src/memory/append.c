@@ -138,7 +138,9 @@ no_segment(struct memory_thread *thread)
 	COUNT(memory->waits, 1);
 	/* Whoever copies gives back what it had. */
 	thread->copies = 0;
-	if (atomic_load(&memory->exhausted)) {
+	/* More than reclaim's own is free: it is kept for who waited longer, and told no first. */
+	bool kept = pool_free_count(memory) > READ(memory->reserve);
+	if (atomic_load(&memory->exhausted) && !kept) {
 		pool_wait_no_more(thread);
 		return MEMORY_FULL;
 	}

@@ -753,6 +753,67 @@ test_waiter_gone(void **state)
 	}
 }
 
+/* So many at once, as a copy asks for them; what it got is given back. */
+static enum memory_status
+borrow_copies(struct fixture *f, unsigned worker, unsigned count)
+{
+	uint32_t segments[16], got = 0;
+	enum memory_status status = MEMORY_OK;
+
+	while (got < count && status == MEMORY_OK) {
+		status = memory_body_borrow_copy(f->workers[worker], now_s, &segments[got]);
+		got += status == MEMORY_OK;
+	}
+	memory_body_release(f->store.memory, segments, got, false);
+	return status;
+}
+
+/*
+ * Full without eviction, but for segments that are kept for a copy that can't have as many as it
+ * wants. Others wait till it has been told; out of memory they are not.
+ */
+static void
+test_kept_is_not_full(void **state)
+{
+	struct fixture f;
+	uint32_t key = 0, next_s, segments[3];
+	enum memory_status status;
+
+	(void)state;
+	store_options(&f.options, &f.store, 8 * MIB, 2);
+	f.options.evict = false;
+	open_fixture(&f, 4096);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(memory_body_borrow_copy(f.workers[0], now_s, &segments[i]),
+			MEMORY_OK);
+	while ((status = store_set(&f.store, f.workers[1], key, 30000, 0, false, now_s)) !=
+		MEMORY_FULL) {
+		key += status == MEMORY_OK;
+		if (status == MEMORY_WAIT)
+			store_settle(&f.store, f.background, now_s);
+	}
+	memory_turn_end(f.workers[1], now_s);
+	uint64_t full = stats_of(&f).segments_free;
+
+	memory_body_release(f.store.memory, segments, 3, false);
+	while (stats_of(&f).segments_free < full + 3)
+		memory_reclaim(f.background, now_s, &next_s);
+	assert_int_equal(borrow_copies(&f, 0, 4), MEMORY_WAIT);
+	memory_turn_end(f.workers[0], now_s);
+	store_settle(&f.store, f.background, now_s);
+	assert_int_equal(stats_of(&f).segments_free, full + 3);
+
+	assert_int_equal(
+		store_set(&f.store, f.workers[1], key, 30000, 0, false, now_s), MEMORY_WAIT);
+	memory_turn_end(f.workers[1], now_s);
+	assert_int_equal(borrow_copies(&f, 0, 4), MEMORY_FULL);
+	memory_turn_end(f.workers[0], now_s);
+	store_settle(&f.store, f.background, now_s);
+	assert_int_equal(
+		store_set(&f.store, f.workers[1], key, 30000, 0, false, now_s), MEMORY_OK);
+	close_fixture(&f);
+}
+
 static void
 test_observer(void **state)
 {
@@ -916,6 +977,7 @@ main(void)
 		cmocka_unit_test(test_waiting_in_turn),
 		cmocka_unit_test(test_copy_in_turn),
 		cmocka_unit_test(test_waiter_gone),
+		cmocka_unit_test(test_kept_is_not_full),
 		cmocka_unit_test(test_observer),
 		cmocka_unit_test(test_bounded),
 		cmocka_unit_test(test_check_dead),
