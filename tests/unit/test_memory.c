@@ -784,8 +784,8 @@ test_kept_is_not_full(void **state)
 	f.options.evict = false;
 	open_fixture(&f, 4096);
 	for (unsigned i = 0; i < 3; i++)
-		assert_int_equal(memory_body_borrow_copy(f.workers[0], now_s, &segments[i]),
-			MEMORY_OK);
+		assert_int_equal(
+			memory_body_borrow_copy(f.workers[0], now_s, &segments[i]), MEMORY_OK);
 	while ((status = store_set(&f.store, f.workers[1], key, 30000, 0, false, now_s)) !=
 		MEMORY_FULL) {
 		key += status == MEMORY_OK;
@@ -809,8 +809,7 @@ test_kept_is_not_full(void **state)
 	assert_int_equal(borrow_copies(&f, 0, 4), MEMORY_FULL);
 	memory_turn_end(f.workers[0], now_s);
 	store_settle(&f.store, f.background, now_s);
-	assert_int_equal(
-		store_set(&f.store, f.workers[1], key, 30000, 0, false, now_s), MEMORY_OK);
+	assert_int_equal(store_set(&f.store, f.workers[1], key, 30000, 0, false, now_s), MEMORY_OK);
 	close_fixture(&f);
 }
 
