@@ -110,9 +110,9 @@ def tell(context, table, workload, figures):
         for figure in figures[who]:
             if figure["summary"]["behind"]:
                 say("(%s didn't keep the pace: %d requests were not sent in time)" % (who, figure["summary"]["behind"]))
-            if figure["summary"]["refused"]:
-                say("(%s refused %d of %d sets: out of memory)" % (
-                    who, figure["summary"]["refused"], figure["summary"]["sets"]))
+            refused = figure["summary"]["refused"] + figure["summary"].get("warmup_refused", 0)
+            if refused:
+                say("(%s refused %d sets: out of memory)" % (who, refused))
 
 
 def run(context, table):
