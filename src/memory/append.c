@@ -294,7 +294,6 @@ borrow_body(struct memory_thread *thread, uint32_t now_s, uint32_t bound, uint32
 
 	if (atomic_fetch_add(&memory->bodies_unfinished, 1) >= bound) {
 		atomic_fetch_sub(&memory->bodies_unfinished, 1);
-		COUNT(memory->waits, 1);
 		atomic_store(&memory->bodies_starved, true);
 		/* Told by who leaves the bound; or at once, by us, who may have left it before. */
 		if (atomic_load(&memory->bodies_unfinished) < bound)

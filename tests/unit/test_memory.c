@@ -501,7 +501,10 @@ test_large(void **state)
 		segments[count++] = segment;
 	}
 	assert_int_equal(count, stats_of(&f).segments_limit / 8);
+	/* That is no lack of memory, for which merges would keep less. */
+	uint64_t waits = stats_of(&f).waits;
 	assert_int_equal(memory_body_borrow(f.workers[0], now_s, &segment), MEMORY_WAIT);
+	assert_int_equal(stats_of(&f).waits, waits);
 	memory_body_release(f.store.memory, segments, count, false);
 	assert_int_equal(memory_body_borrow(f.workers[0], now_s, &segment), MEMORY_OK);
 	memory_body_release(f.store.memory, &segment, 1, false);
