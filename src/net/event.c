@@ -154,7 +154,11 @@ on_wake(evutil_socket_t fd, short what, void *context)
 	(void)what;
 	if (read(fd, &count, sizeof count) < 0 && errno != EAGAIN)
 		log_error("cannot read from a worker's wake descriptor: %s", strerror(errno));
-	atomic_store(&front->wake_pending, false);
+	/*
+	 * An exchange, not a store: it reads what a waker wrote that found the flag set and wrote
+	 * no event, so what that waker published before is seen from here on.
+	 */
+	atomic_exchange(&front->wake_pending, false);
 }
 
 static void
