@@ -10,6 +10,16 @@
 /* Bodies up to this length are swallowed or stored; a longer length is no length. */
 #define BODY_SIZE_MAX (INT32_MAX - 2)
 
+/* The first eight bytes of a literal as one number: a constant that the compiler folds. */
+#define LITERAL_BYTE(text, i)                                                                      \
+	((i) < sizeof(text) - 1                                                                    \
+			? (uint64_t)(uint8_t)(text)[(i) < sizeof(text) ? (i) : 0] << (8 * (i))     \
+			: 0)
+#define LITERAL_PACK(text)                                                                         \
+	(LITERAL_BYTE(text, 0) | LITERAL_BYTE(text, 1) | LITERAL_BYTE(text, 2) |                   \
+		LITERAL_BYTE(text, 3) | LITERAL_BYTE(text, 4) | LITERAL_BYTE(text, 5) |            \
+		LITERAL_BYTE(text, 6) | LITERAL_BYTE(text, 7))
+
 /*
  * Clears what the readers of a FETCH of the text protocol look at, and names the command: the first
  * cache line, but for the hash, which the hash stage sets.

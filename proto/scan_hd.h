@@ -141,6 +141,32 @@ scan_decimal(const uint8_t *text, size_t size, uint64_t max, uint64_t *value)
 }
 
 /*
+ * The digits at 'at', which is below end, as a number below 10^18: the first byte that isn't one,
+ * and *value. NULL where none stands there, where it is larger, and where nothing but digits stands
+ * up to end.
+ */
+HD_FUNCTION const uint8_t *
+scan_digits(const uint8_t *at, const uint8_t *end, uint64_t *value)
+{
+	unsigned digit = (unsigned)*at - '0';
+	uint64_t sum = digit;
+
+	if (digit > 9)
+		return NULL;
+	while (++at < end) {
+		digit = (unsigned)*at - '0';
+		if (digit > 9) {
+			*value = sum;
+			return at;
+		}
+		sum = sum * 10 + digit;
+		if (sum > 999999999999999999u)
+			return NULL;
+	}
+	return NULL;
+}
+
+/*
  * A time to live: a decimal with or without '-'. What doesn't fit 32 bits wraps, as clients that
  * print -1 as an unsigned 32-bit number expect: 4294967295 is in the past, 4294967296 is never. 1
  * and *exptime, or 0.

@@ -6,6 +6,7 @@
 #include "proto/compose_hd.h"
 #include "proto/meta.h"
 #include "proto/parse.h"
+#include "proto/plain.h"
 #include "proto/scan_hd.h"
 
 _Static_assert(SCAN_KEY_MAX == KEY_SIZE_MAX, "host and device agree on the longest key");
@@ -44,7 +45,8 @@ static const struct text_command text_commands[COMMAND_COUNT] = {
 };
 
 /*
- * The first eight bytes of a word as one number. Whole words are loaded where [word, end) has them.
+ * The first eight bytes of a word as one number, like LITERAL_PACK's of a literal. Whole words are
+ * loaded where [word, end) has them.
  */
 static inline uint64_t
 word_pack(const uint8_t *word, size_t size, const uint8_t *end)
@@ -61,16 +63,6 @@ word_pack(const uint8_t *word, size_t size, const uint8_t *end)
 		packed |= (uint64_t)word[i] << (8 * i);
 	return packed;
 }
-
-/* The same of a literal: a constant that the compiler folds. */
-#define LITERAL_BYTE(text, i)                                                                      \
-	((i) < sizeof(text) - 1                                                                    \
-			? (uint64_t)(uint8_t)(text)[(i) < sizeof(text) ? (i) : 0] << (8 * (i))     \
-			: 0)
-#define LITERAL_PACK(text)                                                                         \
-	(LITERAL_BYTE(text, 0) | LITERAL_BYTE(text, 1) | LITERAL_BYTE(text, 2) |                   \
-		LITERAL_BYTE(text, 3) | LITERAL_BYTE(text, 4) | LITERAL_BYTE(text, 5) |            \
-		LITERAL_BYTE(text, 6) | LITERAL_BYTE(text, 7))
 
 /*
  * The rows of commands.def whose texts have this size, a constant: what is left of it are a few
@@ -512,7 +504,7 @@ get_take(struct parser *parser, const uint8_t *data, const uint8_t *end, size_t 
 	return true;
 }
 
-/* A line that isn't a get of one key. */
+/* A line of any form. */
 static __attribute__((noinline)) enum parse_status
 parse_line(struct parser *parser, const struct parse_limits *limits, const uint8_t *data,
 	size_t size, size_t *consumed, struct request *request, uint8_t *key_decoded)
@@ -571,6 +563,18 @@ parse_line(struct parser *parser, const struct parse_limits *limits, const uint8
 	}
 }
 
+/* A line that isn't a get of one key. Apart from text_parse, which has few registers to save then. */
+static __attribute__((noinline)) enum parse_status
+parse_other(struct parser *parser, const struct parse_limits *limits, const uint8_t *data,
+	size_t size, size_t *consumed, struct request *request, uint8_t *key_decoded)
+{
+	if (plain_parse(limits, data, size, consumed, request)) {
+		parser->scanned = 0;
+		return PARSE_REQUEST;
+	}
+	return parse_line(parser, limits, data, size, consumed, request, key_decoded);
+}
+
 enum parse_status
 text_parse(struct parser *parser, const struct parse_limits *limits, const uint8_t *data,
 	size_t size, size_t *consumed, struct request *request, uint8_t *key_decoded)
@@ -579,7 +583,7 @@ text_parse(struct parser *parser, const struct parse_limits *limits, const uint8
 		return multiget_next(parser, data, size, consumed, request);
 	if (get_take(parser, data, data + size, consumed, request))
 		return PARSE_REQUEST;
-	return parse_line(parser, limits, data, size, consumed, request, key_decoded);
+	return parse_other(parser, limits, data, size, consumed, request, key_decoded);
 }
 
 void

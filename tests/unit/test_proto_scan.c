@@ -141,6 +141,51 @@ test_numbers(void **state)
 	}
 }
 
+/* A number with what stops it, in just as many bytes. */
+static void
+test_digits(void **state)
+{
+	static const struct {
+		const char *text;
+		int size; /* of the number, -1 where there is none */
+		uint64_t value;
+	} rows[] = {
+		{"0 ", 1, 0},
+		{"0\r", 1, 0},
+		{"64\n", 2, 64},
+		{"007/", 3, 7},
+		{"9:", 1, 9},
+		{"999999999999999999 ", 18, 999999999999999999},
+		{"000000000000000000000000000007 ", 30, 7},
+		{"1000000000000000000 ", -1, 0},
+		{"18446744073709551617 ", -1, 0},
+		{"340282366920938463463374607431768211457 ", -1, 0},
+		{"0", -1, 0},
+		{"64", -1, 0},
+		{" ", -1, 0},
+		{"-1 ", -1, 0},
+		{"+1 ", -1, 0},
+		{"/ ", -1, 0},
+		{": ", -1, 0},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		size_t size = strlen(rows[i].text);
+		uint8_t *bytes = malloc(size);
+		uint64_t value = 0;
+
+		assert_non_null(bytes);
+		memcpy(bytes, rows[i].text, size);
+		const uint8_t *stop = scan_digits(bytes, bytes + size, &value);
+
+		assert_int_equal(stop ? stop - bytes : -1, rows[i].size);
+		if (stop)
+			assert_int_equal(value, rows[i].value);
+		free(bytes);
+	}
+}
+
 static enum scan_get
 get_line(const char *line, size_t *keys_at, uint32_t *count, int *cas)
 {
@@ -241,6 +286,7 @@ main(void)
 		cmocka_unit_test(test_stops),
 		cmocka_unit_test(test_tokens),
 		cmocka_unit_test(test_numbers),
+		cmocka_unit_test(test_digits),
 		cmocka_unit_test(test_get_lines),
 		cmocka_unit_test(test_get_check),
 	};

@@ -3,6 +3,8 @@
 #include "tests/lib/proto_table.h"
 
 #include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static void
 test_keys(void **state)
@@ -396,6 +398,220 @@ test_command_words(void **state)
 	}
 }
 
+/*
+ * A space before a line keeps it from the plain form, and means nothing: the ways that cut plain
+ * lines in one pass must make of any line what the general one makes of it behind a space. Both
+ * windows end where a page does that can't be read.
+ */
+struct ways {
+	uint8_t *plain_end, *general_end; /* of the windows */
+	uint32_t random;
+	uint32_t requests[COMMAND_COUNT], noreply, too_large, bodies, more, refused;
+};
+
+static uint32_t
+ways_random(struct ways *ways, uint32_t below)
+{
+	ways->random = ways->random * 1664525 + 1013904223;
+	return (uint32_t)((uint64_t)ways->random * below >> 32);
+}
+
+static uint8_t *
+page_end(void)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	uint8_t *pages =
+		mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	assert_true(pages != MAP_FAILED);
+	assert_int_equal(mprotect(pages + page, page, PROT_NONE), 0);
+	return pages + page;
+}
+
+/* The request with offsets into its window for pointers. */
+static void
+request_rebase(struct request *request, const uint8_t *window)
+{
+	const uint8_t **pointers[] = {
+		&request->key, &request->arguments.data, &request->value.data};
+
+	for (size_t i = 0; i < sizeof pointers / sizeof *pointers; i++) {
+		/* Of a get only the first two are set. */
+		if (i == 2 && request->verb == VERB_FETCH)
+			break;
+		if (*pointers[i])
+			*pointers[i] = (const uint8_t *)(uintptr_t)(*pointers[i] - window + 1);
+	}
+}
+
+static void
+ways_count(struct ways *ways, enum parse_status status, const struct request *request)
+{
+	if (status == PARSE_MORE) {
+		ways->more++;
+		return;
+	}
+	ways->bodies += status == PARSE_BODY;
+	ways->refused += request->verb == VERB_REFUSE;
+	ways->too_large += request->status == STATUS_TOO_LARGE;
+	ways->noreply += request->verb == VERB_STORE && request->options & REQUEST_NOREPLY;
+	ways->requests[request->command] += request->verb != VERB_REFUSE;
+}
+
+static void
+ways_compare(struct ways *ways, const struct parse_limits *limits, const uint8_t *line, size_t size)
+{
+	struct parse_limits limits_behind = *limits;
+	struct parser plain = {.protocol = PROTOCOL_TEXT}, general = plain;
+	struct request request, wanted;
+	uint8_t *at = ways->plain_end - size, *behind = ways->general_end - size, key[KEY_SIZE_MAX];
+	size_t consumed = 0, consumed_behind = 0;
+	const uint8_t *newline = memchr(line, '\n', size);
+
+	limits_behind.window_bytes_max++;
+	limits_behind.line_bytes_max++;
+	memcpy(at, line, size);
+	memcpy(behind, line, size);
+	behind[-1] = ' ';
+	plain.scanned = ways_random(ways, newline ? (uint32_t)(newline - line) + 1 : 1);
+	general.scanned = plain.scanned ? plain.scanned + 1 : 0;
+	memset(&request, 0xa5, sizeof request);
+	memset(&wanted, 0xa5, sizeof wanted);
+	enum parse_status status =
+		request_parse(&plain, limits, at, size, &consumed, &request, key);
+	enum parse_status status_behind = request_parse(
+		&general, &limits_behind, behind - 1, size + 1, &consumed_behind, &wanted, key);
+
+	assert_int_equal(status, status_behind);
+	assert_int_equal(consumed + (consumed_behind > 0), consumed_behind);
+	assert_int_equal(plain.wanted + (general.wanted > 0), general.wanted);
+	assert_int_equal(plain.scanned + (general.scanned > 0), general.scanned);
+	assert_int_equal(plain.swallow, general.swallow);
+	assert_int_equal(plain.body_end, general.body_end);
+	assert_int_equal(plain.multiget_open, general.multiget_open);
+	if (status == PARSE_REQUEST || status == PARSE_BODY) {
+		request_rebase(&request, at);
+		request_rebase(&wanted, behind);
+		/* Words that are none are told apart by their line's length. */
+		if (request.command == COMMAND_NONE)
+			wanted.status = request.status;
+		wanted.hash = request.hash;
+		assert_memory_equal(&request, &wanted,
+			request.verb == VERB_FETCH ? offsetof(struct request, value)
+						   : sizeof request);
+	}
+	ways_count(ways, status, &request);
+}
+
+static const char *
+ways_number(struct ways *ways)
+{
+	static const char *const numbers[] = {"60", "5", "12", "007", "2592000", "1796000000",
+		"2147483645", "2147483646", "2147483648", "4294967295", "4294967296",
+		"99999999999999999", "999999999999999999", "1000000000000000000",
+		"9223372036854775807", "9223372036854775808", "18446744073709551615",
+		"18446744073709551616", "000000000000000000000007", "-1", "+1", "1a", "noreply"};
+
+	return ways_random(ways, 3) ? "0"
+				    : numbers[ways_random(ways, sizeof numbers / sizeof *numbers)];
+}
+
+/* A line, its body and what comes behind: plain, or nearly so. Its size, of 1000 bytes at most. */
+static size_t
+ways_line(struct ways *ways, uint8_t *line)
+{
+	static const char *const words[] = {"set", "add", "replace", "append", "prepend", "cas",
+		"touch", "incr", "decr", "gat", "gats", "get", "gets", "delete"};
+	static const char *const ends[] = {"\r\n", "\r\n", "\r\n", "\n", " noreply\r\n",
+		" noreply\n", " noreply \r\n", " 1 noreply\r\n", " noreplx\r\n", " \r\n", "\r\r\n"};
+	static const uint32_t lengths[] = {1, 2, 7, 15, 16, 17, 33, 249, 250, 251};
+	const char *word = words[ways_random(ways, sizeof words / sizeof *words)];
+	char key[256] = "", numbers[100] = "", text[600];
+	uint32_t key_size = lengths[ways_random(ways, sizeof lengths / sizeof *lengths)];
+	uint32_t body = ways_random(ways, 4) ? ways_random(ways, 12) : ways_random(ways, 200);
+	const char *end = ends[ways_random(ways, sizeof ends / sizeof *ends)];
+
+	memset(key, "k\t\r\xa0"[ways_random(ways, 16) < 12 ? 0 : ways_random(ways, 4)], key_size);
+	int size = snprintf(text, sizeof text, "%s ", word);
+
+	if (word[0] == 'g' && word[1] == 'a')
+		size += snprintf(text + size, sizeof text - (size_t)size, "%s ", ways_number(ways));
+	if (strcmp(word, "touch") == 0 || strcmp(word + 1, "ncr") == 0 || strcmp(word, "decr") == 0)
+		snprintf(numbers, sizeof numbers, " %s", ways_number(ways));
+	if (strchr("sarpc", word[0]))
+		snprintf(numbers, sizeof numbers, " %s %s %u", ways_number(ways), ways_number(ways),
+			(unsigned)body);
+	else
+		body = 0;
+	size += snprintf(text + size, sizeof text - (size_t)size, "%s%s%s", key, numbers, end);
+	memcpy(line, text, (size_t)size);
+	memset(line + size, "vv\n"[ways_random(ways, 3)], body);
+	memcpy(line + (size_t)size + body, "\r\nget k\r\n", 9);
+	return (size_t)size + body + ways_random(ways, 10);
+}
+
+/* Changes, adds or takes away a byte of the first ones. */
+static size_t
+ways_mutate(struct ways *ways, uint8_t *line, size_t size)
+{
+	static const char bytes[] = " \r\n\t0123456789-+anrk";
+	size_t at = ways_random(ways, size < 60 ? (uint32_t)size : 60);
+	uint8_t byte = (uint8_t)bytes[ways_random(ways, sizeof bytes)];
+
+	switch (ways_random(ways, 3)) {
+	case 0:
+		line[at] = byte;
+		return size;
+	case 1:
+		memmove(line + at + 1, line + at, size - at);
+		line[at] = byte;
+		return size + 1;
+	default:
+		memmove(line + at, line + at + 1, size - at - 1);
+		return size - 1;
+	}
+}
+
+static void
+test_ways(void **state)
+{
+	struct ways ways = {.plain_end = page_end(), .general_end = page_end(), .random = 1};
+	const enum command plain[] = {COMMAND_SET, COMMAND_ADD, COMMAND_REPLACE, COMMAND_APPEND,
+		COMMAND_PREPEND, COMMAND_TOUCH, COMMAND_INCR, COMMAND_DECR, COMMAND_GAT};
+	struct parse_limits limits[] = {
+		{.value_bytes_max = 1048576, .window_bytes_max = 16384, .line_bytes_max = 1048576},
+		{.value_bytes_max = 100, .window_bytes_max = 60, .line_bytes_max = 3000},
+		{.value_bytes_max = 100,
+			.window_bytes_max = 60,
+			.line_bytes_max = 3000,
+			.datagram = true},
+		{.value_bytes_max = UINT64_MAX,
+			.window_bytes_max = 16384,
+			.line_bytes_max = 1048576,
+			.strict = true},
+	};
+
+	(void)state;
+	for (int round = 0; round < 8000; round++) {
+		uint8_t line[1100];
+		size_t size = ways_line(&ways, line);
+
+		for (uint32_t i = ways_random(&ways, 4); i > 0 && size > 1; i--)
+			size = ways_mutate(&ways, line, size);
+		for (size_t cut = 1; cut <= size; cut++) {
+			/* Windows around what stands there, too. */
+			if (round % 4 == 1 || round % 4 == 2)
+				limits[round % 4].window_bytes_max =
+					cut - 1 + ways_random(&ways, 3);
+			ways_compare(&ways, &limits[round % 4], line, cut);
+		}
+	}
+	for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+		assert_true(ways.requests[plain[i]] > 500);
+	assert_true(ways.noreply > 500 && ways.too_large > 500 && ways.bodies > 500);
+	assert_true(ways.more > 10000 && ways.refused > 10000);
+}
+
 int
 main(void)
 {
@@ -414,6 +630,7 @@ main(void)
 		cmocka_unit_test(test_injection),
 		cmocka_unit_test(test_forced_protocol),
 		cmocka_unit_test(test_command_words),
+		cmocka_unit_test(test_ways),
 	};
 
 	return cmocka_run_group_tests_name("proto_text", tests, NULL, NULL);
