@@ -138,9 +138,7 @@ no_segment(struct memory_thread *thread)
 	COUNT(memory->waits, 1);
 	/* Whoever copies gives back what it had. */
 	thread->copies = 0;
-	/* More than reclaim's own is free: it is kept for who waited longer, and told no first. */
-	bool kept = pool_free_count(memory) > READ(memory->reserve);
-	if (atomic_load(&memory->exhausted) && !kept) {
+	if (atomic_load(&memory->exhausted)) {
 		pool_wait_no_more(thread);
 		return MEMORY_FULL;
 	}

@@ -272,7 +272,10 @@ pool_take(struct memory *memory, struct memory_thread *thread, enum segment_stat
 	uint32_t segment = 0;
 
 	pthread_mutex_lock(&memory->pool);
-	int64_t spare = thread ? READ(memory->reserve) + needed_before(memory, thread) : 0;
+	int64_t spare = thread ? READ(memory->reserve) : 0;
+	/* Where no more can be had, nobody's turn comes by keeping what is left. */
+	if (thread && !atomic_load(&memory->exhausted))
+		spare += needed_before(memory, thread);
 	if (pool_free_count(memory) > spare)
 		segment = free_number(memory);
 	if (segment) {
