@@ -210,10 +210,10 @@ write_pieces(struct connection *connection, struct iovec *pieces, uint32_t count
 		size_t chunk = count < IOV_MAX ? count : IOV_MAX, bytes = bytes_of(pieces, chunk);
 		struct msghdr message = {.msg_iov = pieces, .msg_iovlen = chunk};
 		/* Replies with small values are one piece, which the kernel takes with less ado. */
-		ssize_t n = count == 1 ? send(connection->fd, pieces->iov_base, pieces->iov_len,
-						 MSG_NOSIGNAL | MSG_DONTWAIT)
-				       : sendmsg(connection->fd, &message,
-						 MSG_NOSIGNAL | MSG_DONTWAIT);
+		ssize_t n =
+			count == 1 ? send(connection->fd, pieces->iov_base, pieces->iov_len,
+					     MSG_NOSIGNAL | MSG_DONTWAIT)
+				   : sendmsg(connection->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 
 		if (n < 0) {
 			if (errno == EINTR)
