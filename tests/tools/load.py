@@ -68,6 +68,16 @@ def an_append_begins_with_a_set_now_and_then():
 
 
 @suite.test
+def values_that_a_socket_takes_in_parts():
+    # The rest goes out though the pipeline is full, for it is what the answer waits for.
+    for pipeline in (1, 4):
+        for rate in ([], ["--rate", 200]):
+            summary = run(honest, "--mix", "set=1,get=1", "--requests", 60, "--pipeline", pipeline, "--value-size",
+                          1048576, "--timeout", 10, *rate)
+            check(summary["requests"] == 60 and summary["sets"] > 10, "%s" % summary)
+
+
+@suite.test
 def shares_of_scans_and_overwrites():
     recorder = Recorder()
     summary = run(recorder, "--mix", "get=1", "--scan", 0.25, "--overwrites", 0.3, "--requests", 8000, "--fill",

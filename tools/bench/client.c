@@ -126,7 +126,8 @@ fill_pipeline(struct client *client, struct connection *connection)
 	unsigned limit = client->is_open_loop ? 0 : client->pipeline;
 	unsigned drawn;
 
-	while (connection->under_way < client->pipeline && is_clear(client, connection)) {
+	/* What the socket left goes first, whether the pipeline is full or not. */
+	while (is_clear(client, connection) && connection->under_way < client->pipeline) {
 		char *at = compose_requests(
 			client, connection, client->send, limit, client_now_ns(), &drawn);
 		if (at == client->send ||
@@ -176,7 +177,7 @@ send_all_due(struct client *client, uint64_t now)
 		struct connection *connection = &client->connections[client->cursor];
 		if (++client->cursor == count)
 			client->cursor = 0;
-		if (connection->under_way == client->pipeline || !is_clear(client, connection)) {
+		if (!is_clear(client, connection) || connection->under_way == client->pipeline) {
 			refused++;
 			continue;
 		}
@@ -371,7 +372,7 @@ client_run(struct client *client, enum client_phase phase, uint64_t requests, ui
 	begin_phase(client, phase, requests, start_ns, deadline_ns);
 	if (client->is_open_loop)
 		prctl(PR_SET_TIMERSLACK, 1); /* the kernel adds 50 us to each wait otherwise */
-	uint64_t last_ns = client_now_ns();
+	uint64_t last_ns = client_now_ns(), moved = 0;
 	while (!phase_is_over(client) && !all_closed(client)) {
 		int count = wait_for_events(client, events);
 		uint64_t now = client_now_ns();
@@ -381,14 +382,17 @@ client_run(struct client *client, enum client_phase phase, uint64_t requests, ui
 			if (client->is_open_loop)
 				count_behind(client, deadline_ns);
 		}
-		if (count > 0 || client->under_way == 0)
-			last_ns = now;
 		if (count > 0)
 			handle_events(client, events, count);
 		if (client->is_open_loop)
 			send_all_due(client, client_now_ns());
 		atomic_store_explicit(
 			&client->progress, client->counts.requests, memory_order_relaxed);
+		/* An event is no progress: bytes are. */
+		if (client->counts.bytes_sent + client->counts.bytes_received != moved ||
+			client->under_way == 0)
+			last_ns = now;
+		moved = client->counts.bytes_sent + client->counts.bytes_received;
 		if (now - last_ns > patience_ns) {
 			for (unsigned i = 0; i < client->connection_count; i++)
 				if (client->connections[i].fd >= 0)
