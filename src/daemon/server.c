@@ -293,7 +293,7 @@ create_worker(struct server *server, unsigned number)
 			.limits = &server->limits,
 			.counters = worker->counters,
 			.pins = &engine_pins,
-			.pins_context = server->store,
+			.pins_context = engine_store_thread(worker->engine),
 			.ended = stream_ended,
 			.ended_context = worker,
 			.listeners = server->listeners,

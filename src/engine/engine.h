@@ -101,7 +101,7 @@ void engine_run(struct engine *engine, struct batch *batch, const struct engine_
 struct stream *engine_unpark(
 	struct engine *engine, const struct engine_time *time, uint64_t *deadline_ns);
 
-/* How a front pins what a peer didn't take; context: the struct store. */
+/* How a front pins what a peer didn't take; context: the worker's struct store_thread. */
 extern const struct batch_pins engine_pins;
 
 /* The stream is going away (not in a batch): gives back what the engine holds for it. */

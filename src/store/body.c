@@ -40,8 +40,10 @@ in_arena(const struct memory_arena *arena, const uint8_t *bytes)
 }
 
 enum store_pinned
-store_pin(struct store *store, const void *bytes)
+store_pin(struct store_thread *thread, const void *bytes)
 {
+	struct store *store = thread->store;
+
 	if (!in_arena(&store->arena, bytes))
 		return STORE_ELSEWHERE;
 	return memory_pin(store->memory, memory_segment_of(&store->arena, bytes))
@@ -50,7 +52,9 @@ store_pin(struct store *store, const void *bytes)
 }
 
 void
-store_unpin(struct store *store, const void *bytes)
+store_unpin(struct store_thread *thread, const void *bytes)
 {
+	struct store *store = thread->store;
+
 	memory_unpin(store->memory, memory_segment_of(&store->arena, bytes));
 }

@@ -166,7 +166,7 @@ store_turn_begin(struct store_thread *thread, uint64_t unix_ns)
 	apply_due_flush(thread->store, unix_ns);
 }
 
-void
+enum store_status
 store_flush(struct store_thread *thread, uint64_t at_ns)
 {
 	struct store *store = thread->store;
@@ -175,6 +175,7 @@ store_flush(struct store_thread *thread, uint64_t at_ns)
 		&store->flush_at_ns, at_ns > thread->now_ns ? at_ns : 0, memory_order_release);
 	if (at_ns <= thread->now_ns)
 		memory_flush(store->memory);
+	return STORE_DONE;
 }
 
 bool

@@ -12,6 +12,7 @@
 #define STORE_STORE_H
 
 #include "base/slice.h"
+#include "flash/flash.h"
 #include "store/classes.h"
 #include "store/item_hd.h"
 
@@ -48,10 +49,27 @@ struct store_options {
 	/* memory came free or background work waits; any thread calls it */
 	void (*wake)(void *context);
 	void *wake_context;
+	/*
+	 * NULL: no flash. The daemon sets what it knows of; the store sets memory_bytes,
+	 * item_bytes_max, items, recovered and wake.
+	 */
+	const struct flash_options *flash;
+	/* Lines of progress while flash is recovered; as flash_recovered's. */
+	void (*progress)(void *context, const char *what, uint64_t done, uint64_t total);
+	void *progress_context;
+	/* Where one line is left about what is wrong with flash; "" for other errors. */
+	char *error;
+	size_t error_size;
 };
 
-/* NULL with errno set. */
+/* NULL with errno set, or a line in options->error. The calling thread is no reader, or on line. */
 struct store *store_create(const struct store_options *options);
+/*
+ * A clean stop: all other threads are gone, thread is a background one. What is in memory is copied
+ * to flash, and the index saved, until the deadline (Unix ns): what isn't copied by then is dropped.
+ * Without flash it does nothing. False: the next start replays the log.
+ */
+bool store_stop(struct store_thread *thread, uint64_t (*now_ns)(void), uint64_t deadline_ns);
 void store_destroy(struct store *store);
 
 /* number: unique, below workers for workers. counters: this thread's own, written by it alone. */
@@ -71,6 +89,15 @@ void store_turn_end(struct store_thread *thread);
  */
 bool store_background_reclaim(struct store_thread *thread, uint64_t unix_ns, uint32_t *next_s);
 bool store_background_grow(struct store_thread *thread);
+/*
+ * Flash's writing and reclaim (thread three, where there is flash). true: call again at once; false:
+ * store_flash_wait, off line, until it is woken or for timeout_ms.
+ */
+bool store_background_flash(struct store_thread *thread, uint64_t unix_ns);
+void store_flash_wait(struct store *store, int timeout_ms);
+void store_flash_wake(struct store *store);
+/* NULL: none. For statistics. */
+struct flash *store_flash(struct store *store);
 
 /* The hash of a key, as the index wants it. */
 uint64_t store_hash(const struct store *store, const uint8_t *key, uint32_t key_size);
@@ -79,7 +106,43 @@ struct index *store_index(struct store *store);
 
 /* --- reading ------------------------------------------------------------------------------ */
 
-enum store_found { STORE_ABSENT, STORE_PRESENT, STORE_EXPIRED, STORE_FLUSHED };
+/* STORE_PENDING: the item is being read from flash; run the stage again in a later turn. */
+enum store_found { STORE_ABSENT, STORE_PRESENT, STORE_EXPIRED, STORE_FLUSHED, STORE_PENDING };
+
+/*
+ * What a request holds over the turns in which it waits for flash: items on their way, and the
+ * record that its change waits for. All zero: nothing. One a slot, beside it.
+ */
+struct store_held {
+	struct flash_loan *loans;
+	struct flash_intent intent;
+};
+
+/*
+ * The request whose look-ups and changes follow (until the next call) holds this. NULL: nothing can
+ * be held, and items on flash are absent (walks, tests without flash).
+ */
+void store_hold(struct store_thread *thread, struct store_held *held);
+/* May it go on? false: nothing that it waits for has happened yet. Cheap. */
+bool store_held_settled(const struct store_thread *thread, const struct store_held *held);
+/*
+ * The request is answered or given up. What it borrowed is kept until store_held_spent, because the
+ * reply's pieces stand in it.
+ */
+void store_release(struct store_thread *thread, struct store_held *held);
+/* The replies have been sent, or what was left of them pinned or copied. */
+void store_held_spent(struct store_thread *thread);
+/*
+ * A look-up found an entry that can't be verified (ACCEL_UNVERIFIED): if it is on flash, its item
+ * begins to be read, so that those of a batch are under way together.
+ */
+void store_ahead(struct store_thread *thread, struct store_held *held, uint64_t entry);
+/*
+ * What the thread's loop sleeps on beside its front: -1 without flash; and for how long at most (-1:
+ * any time). store_turn_begin settles what has come, store_turn_end pushes what was begun.
+ */
+int store_descriptor(const struct store_thread *thread);
+int store_timeout_ms(const struct store_thread *thread);
 
 /* An item as it stands, until the end of the turn. */
 struct store_view {
@@ -90,6 +153,7 @@ struct store_view {
 	uint32_t segment;
 	uint8_t kinds;	   /* enum item_kind bits of its trailer */
 	bool main;	   /* it has left probation */
+	bool flash;	   /* it stands on flash: item is in a loan of what store_hold was given */
 	uint16_t soft;	   /* soft word when it was found */
 	uint32_t opened_s; /* what soft's time counts from */
 	uint64_t value_size;
@@ -144,7 +208,8 @@ enum store_action { STORE_KEEP, STORE_REPLACE, STORE_REMOVE };
 enum store_status {
 	STORE_DONE,
 	STORE_WAIT /* run the stage again in a later turn */,
-	STORE_NO_MEMORY
+	STORE_NO_MEMORY,
+	STORE_REFUSED /* flash has an older copy, and can't be told that it is dead */
 };
 enum store_cas { STORE_CAS_NEW, STORE_CAS_KEEP, STORE_CAS_GIVEN };
 
@@ -201,9 +266,10 @@ void store_expect(const struct store *store, uint64_t hash);
 
 /*
  * Everything stored until now is dead, at once or at Unix time at_ns (0: now). A later call
- * replaces a delayed flush.
+ * replaces a delayed flush. STORE_WAIT: it is done, and not yet durable on flash; with what
+ * store_hold was given the same call in a later turn waits on.
  */
-void store_flush(struct store_thread *thread, uint64_t at_ns);
+enum store_status store_flush(struct store_thread *thread, uint64_t at_ns);
 
 /* cache_memlimit. False when it can't be done. */
 bool store_set_limit(struct store *store, uint64_t limit_bytes);
@@ -247,8 +313,8 @@ enum store_pinned {
 	STORE_PIN_REFUSED,
 	STORE_ELSEWHERE /* not in the store's memory */
 };
-enum store_pinned store_pin(struct store *store, const void *bytes);
-void store_unpin(struct store *store, const void *bytes);
+enum store_pinned store_pin(struct store_thread *thread, const void *bytes);
+void store_unpin(struct store_thread *thread, const void *bytes);
 
 /* --- statistics --------------------------------------------------------------------------- */
 

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The parts of flash, shared by its own files only.
+ *
+ *	flash.c		making, the work loop, states of the device, statistics
+ *	layout.c	seeds, checks and parsing of what stands on the medium (also for halcyonctl)
+ *	super.c		superblocks: format, open, changes; the void marker
+ *	region.c	the table of regions: opening, voiding, retiring
+ *	append.c	reserving, chunks, their writes, footers
+ *	admit.c		admission and the write budget
+ *	reclaim.c	what leaves and what is copied on
+ *	journal.c	records, group commit, the ring
+ *	recover.c	replay of footers, open regions and journal
+ *	snapshot.c	the saved index
+ *	read.c		loans
+ *	buffers.c	the memory that loans stand in
+ *
+ * The flash thread owns what no comment gives to another. It never blocks on the device: each part is
+ * a small machine that submits to the one write queue (writer) and goes on when its request is back.
+ */
+#ifndef FLASH_INTERNAL_H
+#define FLASH_INTERNAL_H
+
+#include "flash/flash.h"
+#include "flash/io.h"
+
+#include <pthread.h>
+
+/* chunks: buffers of appends. So many at most, and at least */
+#define CHUNKS_MAX 16
+#define CHUNKS_MIN 3
+#define CHUNK_BYTES (1u << 20) /* more where an item can be longer */
+#define REGIONS_AHEAD 2	       /* kept void and open-able ahead of the open one */
+#define WRITER_DEPTH 64
+
+enum region_state {
+	REGION_FREE,	/* nothing readable */
+	REGION_OPENING, /* its new header is on its way */
+	REGION_READY,	/* header durable, nothing appended: the next to be open */
+	REGION_OPEN,
+	REGION_SEALING, /* full; appends or the footer are on their way */
+	REGION_SEALED,
+	REGION_VOIDING, /* its FREE header is on its way, or its entries are being cleared */
+	REGION_SNAPSHOT,
+	REGION_RETIRED, /* fails: never used again by this process */
+};
+
+/*
+ * sequence and state are written by the flash thread (release; OPEN and SEALING under the log's
+ * mutex) and read by all (acquire). A place may be read while its region is OPEN, SEALING, SEALED.
+ */
+struct region {
+	_Atomic uint64_t sequence; /* 0: none */
+	_Atomic uint8_t state;
+	_Atomic uint16_t errors; /* reads that failed since it was opened */
+	uint16_t file;
+	uint32_t opened_s;
+	uint32_t entries; /* items in it, */
+	uint32_t used;	  /* and bytes, its header included */
+	uint64_t base;	  /* bytes from the file's beginning */
+};
+
+static inline bool
+region_is_readable(uint8_t state)
+{
+	return state == REGION_OPEN || state == REGION_SEALING || state == REGION_SEALED;
+}
+
+/*
+ * A write under way for one of the machines. done runs in the flash thread, in flash_work.
+ * result: 0 or a negated errno.
+ */
+struct write {
+	struct io_request request;
+	void (*done)(struct flash *flash, struct write *write, int result);
+	void *context;
+	uint64_t submitted_ns;
+	bool under_way;
+};
+
+/* --- flash.c ------------------------------------------------------------------------------ */
+
+/* Hands a request of the flash thread to its queue; all fields but result are set. */
+void writer_submit(struct flash *flash, struct write *write);
+/* A log line through options.say. */
+void flash_say(const struct flash *flash, int priority, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+/* Counts an error; too many one after the other, and the device is dead. */
+void flash_note_error(struct flash *flash, int error, const char *what);
+void flash_note_success(struct flash *flash);
+/*
+ * The content can no longer be trusted to stay right (the journal fails), or the device is dead: all
+ * entries are absent from now on, and the superblock, or the marker, says so for ever.
+ */
+void flash_void(struct flash *flash, const char *why);
+
+struct log;
+struct journal;
+struct super;
+struct reads;
+
+/*
+ * Each part makes its own struct in its _create, and alone looks into it. options, io, id and the
+ * geometry are constant once flash_create is through.
+ */
+struct flash {
+	struct flash_options options;
+	struct io *io;
+	struct io_queue *writer; /* the flash thread's; recovery's before it starts */
+	uint8_t id[16];
+	uint64_t hash_seed;
+	uint32_t region_bytes;
+	uint32_t region_count;
+	struct region *regions;
+	uint32_t block;	    /* of reads: the largest of the files' */
+	_Atomic bool alive; /* false: entries are absent (dead device, or void content) */
+	_Atomic uint64_t flush_position;
+	/*
+	 * The reserved tail: positions below are given. Written under the log's mutex (release),
+	 * read under any bucket's lock (acquire).
+	 */
+	_Atomic uint64_t tail;
+	_Atomic uint64_t now_ns; /* Unix, as of the last flash_work */
+	struct log *log;
+	struct journal *journal;
+	struct super *super;
+	struct reads *reads;
+	int wake_fd; /* eventfd: flash_wake */
+	_Atomic bool asleep;
+};
+
+/* --- layout.c: pure ----------------------------------------------------------------------- */
+
+/* True when these FLASH_BLOCK bytes are one (magic, version, checksum, sane numbers). */
+bool layout_super_valid(const void *block);
+bool layout_region_valid(const void *block, const uint8_t id[16]);
+bool layout_journal_valid(const void *block, const uint8_t id[16]);
+/* Each fills crc: call it last. */
+void layout_super_seal(struct flash_super *super /* FLASH_BLOCK bytes */);
+void layout_region_seal(struct flash_region_header *header /* FLASH_BLOCK bytes */);
+void layout_journal_seal(struct flash_journal_block *block, const uint8_t id[16]);
+void layout_append_seal(void *append, const uint8_t id[16]); /* its header says bytes, sequence */
+/* 'room': bytes from the append's beginning to the region's end. */
+bool layout_append_valid(const void *append, uint64_t room, const uint8_t id[16], uint64_t sequence,
+	uint32_t offset);
+/*
+ * The footer: entries (count of them, ending where *footer begins) and trailer. bytes: of the whole
+ * footer, from the first entry.
+ */
+void layout_footer_seal(struct flash_footer *footer, const uint8_t id[16]);
+bool layout_footer_valid(const struct flash_footer *footer, uint32_t region_bytes,
+	const uint8_t id[16], uint64_t sequence); /* the trailer's numbers alone */
+bool layout_footer_whole(const struct flash_footer *footer, const uint8_t id[16]); /* checksum */
+/* An item in 'room' bytes: exact length with key, value, trailer, without checksum; 0: not one. */
+uint32_t layout_item_bytes(const struct item *item, uint64_t room);
+/* Bytes that it takes in the log, checksum and padding included, a multiple of 16. */
+uint32_t layout_record_bytes(uint32_t item_bytes);
+/* Writes the checksum and zeros behind the item. */
+void layout_item_seal(struct item *item, uint32_t bytes, const uint8_t id[16], uint64_t sequence);
+bool layout_item_valid(
+	const struct item *item, uint64_t room, const uint8_t id[16], uint64_t sequence);
+
+/* --- super.c ------------------------------------------------------------------------------ */
+
+/*
+ * Opens the files' superblocks, or formats; fills id, hash_seed, regions' places. false: error says
+ * why, and nothing was written. The state found (clean, or in use) stays in *found.
+ */
+bool super_open(struct flash *flash, struct flash_super *found, char *error, size_t error_size);
+void super_destroy(struct flash *flash);
+/*
+ * Changes what the superblock says and writes it: change runs at once, under super's own mutex
+ * (innermost). Gives a ticket. Any thread: the flash thread writes.
+ */
+uint64_t super_change(struct flash *flash, void (*change)(struct flash_super *super, void *context),
+	void *context);
+/* durable, not yet, or never (writing fails for good). */
+enum flash_durable super_settled(const struct flash *flash, uint64_t ticket);
+/* The same at once, blocking: before the flash thread runs, or after it ended. false: it failed. */
+bool super_write_now(struct flash *flash);
+void super_work(struct flash *flash, uint64_t now_ns);
+/* Marks the content void for ever in superblock or marker file; true once either is durable. */
+bool super_void_settled(const struct flash *flash);
+void super_void(struct flash *flash);
+
+/* --- region.c, append.c, reclaim.c, admit.c: the log -------------------------------------- */
+
+/* After super_open: buffers, empty table. */
+bool log_create(struct flash *flash);
+void log_destroy(struct flash *flash);
+/* After recovery filled the table: 'sequence' is the first that may be given. */
+void log_start(struct flash *flash, uint64_t sequence);
+bool log_work(struct flash *flash, uint64_t now_ns);
+/* All regions with lower sequences are void, durably. Any thread. */
+uint64_t log_oldest_sequence(const struct flash *flash);
+/* Next to be given; lower than all that will be. */
+uint64_t log_sequence_next(const struct flash *flash);
+/* Region with this sequence, or UINT32_MAX. Lock-free, any thread. */
+uint32_t log_region_of(const struct flash *flash, uint64_t sequence);
+/* Enters a region as recovery found it, in rising order of sequences. */
+void log_region_found(struct flash *flash, uint32_t region, uint64_t sequence,
+	enum region_state state, uint32_t opened_s, uint32_t entries, uint32_t used);
+/*
+ * An item that is still in a write buffer, copied to 'to' (room bytes); gives its exact bytes, 0 when
+ * it isn't there (any more: then the device has it). On line.
+ */
+uint32_t log_buffered(struct flash *flash, uint64_t position, void *to, uint32_t room);
+/* Seals what is open and writes everything, blocking: for a clean stop. */
+bool log_finish(struct flash *flash, uint64_t (*now_ns)(void), uint64_t deadline_ns);
+/* A region for the snapshot, its header written durably; blocking. UINT32_MAX: none. */
+uint32_t log_snapshot_region(struct flash *flash);
+/* An error on reading this region: retired when there are many. Any thread. */
+void log_region_error(struct flash *flash, uint32_t region);
+void log_stats(const struct flash *flash, struct flash_stats *stats);
+
+/* --- journal.c ---------------------------------------------------------------------------- */
+
+bool journal_create(struct flash *flash);
+void journal_destroy(struct flash *flash);
+bool journal_work(struct flash *flash, uint64_t now_ns);
+/* Puts a record with the present tail; its ticket, 0: no room now, -1 (UINT64_MAX): never. */
+uint64_t journal_put(struct flash *flash, enum flash_record_kind kind, uint64_t what);
+enum flash_durable journal_settled(const struct flash *flash, uint64_t ticket);
+/* The ring is nearly full: the log drops its oldest regions without copying anything on. */
+bool journal_wants_room(const struct flash *flash);
+void journal_stats(const struct flash *flash, struct flash_stats *stats);
+
+/* --- recover.c, snapshot.c ---------------------------------------------------------------- */
+
+/*
+ * After super_open, log_create, journal_create: fills the table of regions and the index. Ends with
+ * log_start. false: error.
+ */
+bool recover_run(
+	struct flash *flash, const struct flash_super *found, char *error, size_t error_size);
+/* Called by it after a clean stop. false: the snapshot isn't whole; the index is empty. */
+bool snapshot_load(struct flash *flash, const struct flash_super *found);
+
+/* --- read.c ------------------------------------------------------------------------------- */
+
+bool reads_create(struct flash *flash);
+void reads_destroy(struct flash *flash);
+/* Mean microseconds that reads took lately: the writer makes way above options.read_target_us. */
+uint32_t reads_recent_us(const struct flash *flash);
+void reads_stats(const struct flash *flash, struct flash_stats *stats);
+
+#endif
