@@ -129,6 +129,8 @@ struct flash {
 	_Atomic bool asleep;
 };
 
+#define LAYOUT_ITEM_SUM 4u /* bytes of an item's checksum */
+
 /* --- layout.c: pure ----------------------------------------------------------------------- */
 
 /* True when these FLASH_BLOCK bytes are one (magic, version, checksum, sane numbers). */
@@ -143,6 +145,9 @@ void layout_append_seal(void *append, const uint8_t id[16]); /* its header says 
 /* 'room': bytes from the append's beginning to the region's end. */
 bool layout_append_valid(const void *append, uint64_t room, const uint8_t id[16], uint64_t sequence,
 	uint32_t offset);
+/* The header's numbers alone; 'append' has a block at least. */
+bool layout_append_header_valid(
+	const void *append, uint64_t room, uint64_t sequence, uint32_t offset);
 /*
  * The footer: entries (count of them, ending where *footer begins) and trailer. bytes: of the whole
  * footer, from the first entry.
@@ -159,6 +164,13 @@ uint32_t layout_record_bytes(uint32_t item_bytes);
 void layout_item_seal(struct item *item, uint32_t bytes, const uint8_t id[16], uint64_t sequence);
 bool layout_item_valid(
 	const struct item *item, uint64_t room, const uint8_t id[16], uint64_t sequence);
+/* A filler of so many bytes, a multiple of 16. */
+void layout_filler_make(void *at, uint32_t bytes);
+/*
+ * What stands at a 16-byte boundary of an append, of which 'room' bytes are left: its bytes in the
+ * log, 0 at the end of the items (or of sense). *item_bytes: without checksum; 0 for a filler.
+ */
+uint32_t layout_record_at(const void *at, uint64_t room, uint32_t *item_bytes);
 
 /* --- super.c ------------------------------------------------------------------------------ */
 

@@ -41,6 +41,10 @@
 #define FLASH_REGION_BYTES_MIN (256u << 10)
 #define FLASH_OFFSET_BITS 20
 #define FLASH_POSITION_MAX ((1ull << 56) - 1)
+#define FLASH_SEQUENCE_MAX ((1ull << 36) - 1) /* 16 PiB written with the smallest regions */
+#define FLASH_REGIONS_MAX (3u << 20)	      /* leaves the index a million segments for DRAM */
+#define FLASH_JOURNAL_BLOCKS_MIN 16u
+#define FLASH_JOURNAL_BLOCKS_MAX 262144u /* 1 GiB */
 
 #define FLASH_SUPER_MAGIC 0x534e4f59434c4148ull /* "HALCYONS" */
 #define FLASH_REGION_MAGIC 0x524e4f59434c4148ull
