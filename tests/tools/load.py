@@ -146,6 +146,38 @@ def a_missed_key_is_set_next():
 
 
 @suite.test
+def a_miss_costs_its_penalty():
+    """A connection is a worker: it asks nothing for so long after each key that was missed, and a hit costs nothing."""
+    penalty_s = 0.03
+    times = []
+
+    def note(server, request, reply):
+        missed = request.command == "get" and any(key not in server.items for key in request.keys)
+        times.append((time.monotonic(), request.command, missed))
+        return reply
+
+    summary = run(note, "--mix", "get=1", "--cache-aside", "--connections", 1, "--requests", 120, "--miss-penalty-us",
+                  int(penalty_s * 1e6))
+    check(summary["misses"] == summary["after_miss"] > 30, "%s" % summary)
+    gaps = [(after[0] - before[0], before[2], after[1]) for before, after in zip(times, times[1:])]
+    late = [gap for gap, missed, _ in gaps if missed]
+    check(len(late) == summary["misses"] and min(late) > penalty_s - 0.001, "%s" % sorted(late)[:5])
+    check(all(command == "set" for _, missed, command in gaps if missed), "what follows a miss is its set")
+    soon = sorted(gap for gap, missed, _ in gaps if not missed)
+    check(soon[len(soon) // 2] < penalty_s / 3, "%s" % soon[len(soon) // 2])
+    check(summary["latency_p50_us"] < penalty_s * 1e6 / 3, "%s" % summary)
+
+    # Three workers wait at the same time; the keys of one request one after the other; each waits by itself.
+    for options, requests, least in ((["--connections", 3], 60, 20), (["--multiget", 5, "--connections", 1], 6, 30),
+                                     (["--connections", 1, "--pipeline", 4], 24, 20)):
+        summary = run(honest, "--mix", "get=1", "--keys", 10000, "--requests", requests, "--miss-penalty-us",
+                      int(penalty_s * 1e6), *options)
+        # What a last answer costs isn't waited for.
+        check((least - 6) * penalty_s < summary["seconds"] < (least + 20) * penalty_s,
+              "%s: %g s" % (options, summary["seconds"]))
+
+
+@suite.test
 def the_warm_up_is_counted_apart():
     summary = run(honest, "--mix", "get=1", "--cache-aside", "--warmup", 2000, "--requests", 1000)
     check(summary["warmup_requests"] == 2000 + summary["warmup_after_miss"], "%s" % summary)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The parts of halcyon-bench and of the tools' common code that can be tested without a server. */
 #include "tools/bench/histogram.h"
+#include "tools/bench/pause.h"
 #include "tools/bench/protocol.h"
 #include "tools/bench/workload.h"
 
@@ -422,6 +423,42 @@ bad_options_are_named(void **state)
 	assert_non_null(strstr(error, "--number needs an argument"));
 }
 
+/* Whatever the order in which they come, they leave by time; some leave while others come. */
+static void
+pauses_end_in_their_order(void **state)
+{
+	enum { ROOM = 300 };
+	struct pauses pauses;
+	uint64_t random = 5, now = 0, until[ROOM];
+	bool inside[ROOM] = {false};
+	unsigned taken = 0;
+
+	(void)state;
+	assert_true(pauses_create(&pauses, ROOM));
+	assert_true(pauses_next_ns(&pauses) == UINT64_MAX);
+	for (unsigned turn = 0; turn < 20000; turn++) {
+		uint32_t which = (uint32_t)workload_below(workload_random(&random), ROOM);
+		if (!inside[which]) {
+			until[which] = now + workload_below(workload_random(&random), 500);
+			pauses_add(&pauses, which, until[which]);
+			inside[which] = true;
+		}
+		now += workload_below(workload_random(&random), 5);
+		while (pauses_next_ns(&pauses) <= now) {
+			uint64_t next_ns = pauses_next_ns(&pauses);
+			which = pauses_take(&pauses);
+			assert_true(inside[which]);
+			assert_true(until[which] == next_ns);
+			inside[which] = false;
+			taken++;
+		}
+		for (unsigned i = 0; i < ROOM; i++)
+			assert_false(inside[i] && until[i] <= now);
+	}
+	assert_true(taken > 10000);
+	pauses_destroy(&pauses);
+}
+
 int
 main(void)
 {
@@ -435,6 +472,7 @@ main(void)
 		cmocka_unit_test(foreign_values_are_seen),
 		cmocka_unit_test(replies_are_cut_from_any_piece),
 		cmocka_unit_test(options_are_parsed),
+		cmocka_unit_test(pauses_end_in_their_order),
 		cmocka_unit_test(bad_options_are_named),
 	};
 

@@ -127,12 +127,50 @@ fill_pipeline(struct client *client, struct connection *connection)
 	unsigned drawn;
 
 	/* What the socket left goes first, whether the pipeline is full or not. */
-	while (is_clear(client, connection) && connection->under_way < client->pipeline) {
+	while (is_clear(client, connection) && connection->under_way < client->pipeline &&
+		!connection->resume_ns) {
 		char *at = compose_requests(
 			client, connection, client->send, limit, client_now_ns(), &drawn);
 		if (at == client->send ||
 			!client_send(client, connection, client->send, (size_t)(at - client->send)))
 			return;
+	}
+}
+
+/*
+ * Keys were missed: the connection pauses, from now or from the end of the pause it is in. (That
+ * one then ends early in the heap, and is put back: see resume.)
+ */
+static void
+pay_penalties(struct client *client, struct connection *connection)
+{
+	uint64_t wait_ns = connection->penalties * client->shared->options->miss_penalty_us * 1000;
+
+	connection->penalties = 0;
+	if (wait_ns == 0 || connection->fd < 0)
+		return;
+	if (connection->resume_ns) {
+		connection->resume_ns += wait_ns;
+		return;
+	}
+	connection->resume_ns = client_now_ns() + wait_ns;
+	pauses_add(&client->pauses, (uint32_t)(connection - client->connections),
+		connection->resume_ns);
+}
+
+/* Connections whose pause is over go on. */
+static void
+resume(struct client *client, uint64_t now)
+{
+	while (pauses_next_ns(&client->pauses) <= now) {
+		uint32_t which = pauses_take(&client->pauses);
+		struct connection *connection = &client->connections[which];
+		if (connection->resume_ns > now) {
+			pauses_add(&client->pauses, which, connection->resume_ns);
+			continue;
+		}
+		connection->resume_ns = 0;
+		fill_pipeline(client, connection);
 	}
 }
 
@@ -250,6 +288,19 @@ all_closed(const struct client *client)
 	return true;
 }
 
+/* Waits for events, but no longer. */
+static int
+wait_for_ns(struct client *client, struct epoll_event *events, uint64_t ns)
+{
+	struct timespec left = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+	int count = epoll_pwait2(client->epoll_fd, events, EVENTS_PER_TURN, &left, NULL);
+
+	if (count >= 0 || errno != ENOSYS)
+		return count;
+	/* An older kernel counts in milliseconds: those begun are polled. */
+	return epoll_wait(client->epoll_fd, events, EVENTS_PER_TURN, (int)(ns / 1000000));
+}
+
 /*
  * Waits for events in an open loop, until the next request is due at most:
  *
@@ -279,14 +330,7 @@ wait_until_due(struct client *client, struct epoll_event *events)
 		}
 		until = now + early - client->spin_ns;
 	}
-	struct timespec left = {
-		(time_t)((until - now) / 1000000000), (long)((until - now) % 1000000000)};
-	int count = epoll_pwait2(client->epoll_fd, events, EVENTS_PER_TURN, &left, NULL);
-	if (count >= 0 || errno != ENOSYS)
-		return count;
-	/* An older kernel counts in milliseconds: those begun are polled. */
-	return epoll_wait(
-		client->epoll_fd, events, EVENTS_PER_TURN, (int)((until - now) / 1000000));
+	return wait_for_ns(client, events, until - now);
 }
 
 static int
@@ -294,6 +338,13 @@ wait_for_events(struct client *client, struct epoll_event *events)
 {
 	if (client->is_open_loop && client->left > 0 && !client->stopping)
 		return wait_until_due(client, events);
+	uint64_t next_ns = pauses_next_ns(&client->pauses);
+	if (next_ns != UINT64_MAX) {
+		uint64_t now = client_now_ns();
+		uint64_t turn_ns = TURN_MS * UINT64_C(1000000);
+		uint64_t wait_ns = next_ns > now ? next_ns - now : 0;
+		return wait_for_ns(client, events, wait_ns < turn_ns ? wait_ns : turn_ns);
+	}
 	return epoll_wait(client->epoll_fd, events, EVENTS_PER_TURN, TURN_MS);
 }
 
@@ -309,6 +360,11 @@ begin_phase(struct client *client, enum client_phase phase, uint64_t requests, u
 	client->start_ns = start_ns;
 	client->deadline_ns = deadline_ns;
 	client->all_busy = false;
+	client->pauses.count = 0;
+	for (unsigned i = 0; i < client->connection_count; i++) {
+		client->connections[i].penalties = 0;
+		client->connections[i].resume_ns = 0;
+	}
 	client->is_open_loop = phase == CLIENT_RUN && options->rate > 0;
 	memset(&client->counts, 0, sizeof client->counts);
 	memset(client->latencies, 0, sizeof client->latencies);
@@ -357,6 +413,8 @@ handle_events(struct client *client, const struct epoll_event *events, int count
 		}
 		if (readable)
 			client_receive(client, connection);
+		if (connection->penalties)
+			pay_penalties(client, connection);
 		if (!client->is_open_loop || connection->aside_end > 0 || connection->unsent_size)
 			fill_pipeline(client, connection);
 	}
@@ -370,7 +428,7 @@ client_run(struct client *client, enum client_phase phase, uint64_t requests, ui
 	struct epoll_event events[EVENTS_PER_TURN];
 
 	begin_phase(client, phase, requests, start_ns, deadline_ns);
-	if (client->is_open_loop)
+	if (client->is_open_loop || client->shared->options->miss_penalty_us)
 		prctl(PR_SET_TIMERSLACK, 1); /* the kernel adds 50 us to each wait otherwise */
 	uint64_t last_ns = client_now_ns(), moved = 0;
 	while (!phase_is_over(client) && !all_closed(client)) {
@@ -384,6 +442,8 @@ client_run(struct client *client, enum client_phase phase, uint64_t requests, ui
 		}
 		if (count > 0)
 			handle_events(client, events, count);
+		if (client->pauses.count > 0)
+			resume(client, client_now_ns());
 		if (client->is_open_loop)
 			send_all_due(client, client_now_ns());
 		atomic_store_explicit(
@@ -457,7 +517,8 @@ prepare(struct client *client, unsigned count)
 	client->connections = calloc(count, sizeof *client->connections);
 	client->send_room = SEND_SIZE + compose_size_max(client);
 	client->send = malloc(client->send_room);
-	return client->epoll_fd >= 0 && client->connections && client->send;
+	return client->epoll_fd >= 0 && client->connections && client->send &&
+	       pauses_create(&client->pauses, count);
 }
 
 struct client *
@@ -514,6 +575,7 @@ client_destroy(struct client **client_at)
 	}
 	if (client->epoll_fd >= 0)
 		close(client->epoll_fd);
+	pauses_destroy(&client->pauses);
 	free(client->connections);
 	free(client->send);
 	free(client->receive);

@@ -4,6 +4,7 @@
 #define TOOLS_BENCH_INSIDE_H
 
 #include "client.h"
+#include "pause.h"
 
 #define DRAW_BATCH 256
 #define SEND_SIZE (256 * 1024) /* no more is composed for a connection while so much waits */
@@ -48,6 +49,8 @@ struct connection {
 	uint64_t owned;	    /* keys that it owns */
 	uint64_t fill_next; /* how many of those are filled, of this kind */
 	bool is_filled;
+	uint32_t penalties; /* keys missed since the last pause began */
+	uint64_t resume_ns; /* asks nothing before; 0: not paused */
 	struct slot *slots;
 	/*
 	 * multiget of both for each request. Versions: of a set or delete its own; of a get the
@@ -121,6 +124,7 @@ struct client {
 	bool all_busy;	      /* no connection had a free slot for it */
 	unsigned cursor;      /* the connection that is asked first to take it */
 	uint64_t under_way;
+	struct pauses pauses; /* of connections, by their place among the thread's */
 	struct batch batch;
 	struct client_counts counts;
 	struct histogram latencies[CLIENT_CLASSES];

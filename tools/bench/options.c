@@ -58,6 +58,10 @@ static const struct optable_row rows[] = {
 		"client flags of each value"},
 	{"cache-aside", 0, NULL, OPTABLE_FLAG, FIELD(cache_aside), 0, 0, NULL,
 		"a key that get, gat or incr missed is set next, by the same connection"},
+	{"miss-penalty-us", 0, "N", OPTABLE_NUMBER, FIELD(miss_penalty_us), 0, 60 * MILLIONS, "0",
+		"so long a connection asks nothing for each key that get, gat or incr missed in "
+		"the "
+		"run"},
 	{"warmup", 0, "N", OPTABLE_NUMBER, FIELD(warmup), 0, UINT64_MAX, "0",
 		"requests after the fill that are counted apart, as fast as they go"},
 	{"requests", 'n', "N", OPTABLE_NUMBER, FIELD(requests), 0, UINT64_MAX, "0",
@@ -124,6 +128,13 @@ static const struct optable_section sections[] = {
 		"ones in every run; with\n"
 		"--cache-aside it is stored. With --scan all key numbers are written with ten "
 		"digits.\n"
+		"\n"
+		"With --miss-penalty-us a connection is a worker that fetches what the cache "
+		"missed from something slower, one key\n"
+		"after the other, and sends nothing meanwhile, the set of --cache-aside least of "
+		"all. What is under way is still\n"
+		"answered, so with --pipeline 1 a worker does one thing at a time. Latencies "
+		"don't count the wait.\n"
 		"\n"
 		"The size of a value follows from the key, so a key keeps its size; with --verify, "
 		"from the key and the version."},
@@ -388,6 +399,9 @@ find_contradiction(const struct options *options)
 		return "--strict: with --ttl or deletes keys are missed rightly";
 	if (options->shift && options->key_kind != DRAW_ZIPF)
 		return "--shift needs --keys-by zipf:EXPONENT";
+	if (options->miss_penalty_us && options->rate > 0)
+		return "--miss-penalty-us: a connection that waits is a closed loop's, so no "
+		       "--rate";
 	if (options->scan + options->overwrites > 1)
 		return "--scan and --overwrites: together more than all";
 	if (options->empty &&

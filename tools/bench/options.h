@@ -43,6 +43,7 @@ struct options {
 	struct optable_pair ttl;
 	uint64_t flags;
 	bool cache_aside;
+	uint64_t miss_penalty_us;
 	uint64_t warmup;
 	uint64_t requests; /* 0: until seconds have passed */
 	double seconds;

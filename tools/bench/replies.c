@@ -127,6 +127,8 @@ note_misses(struct client *client, struct connection *connection, const struct s
 
 	if (is_get)
 		client->counts.misses += end - first;
+	if (client->phase == CLIENT_RUN && end > first)
+		connection->penalties += end - first;
 	for (unsigned i = first; i < end; i++) {
 		if (client->shared->options->cache_aside) {
 			size_t room = connection->aside_room * sizeof *connection->aside;
