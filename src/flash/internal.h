@@ -40,14 +40,22 @@ enum region_state {
 	REGION_OPEN,
 	REGION_SEALING, /* full; appends or the footer are on their way */
 	REGION_SEALED,
-	REGION_VOIDING, /* its FREE header is on its way, or its entries are being cleared */
+	/*
+	 * Its FREE header, or the record that voids it, is on its way: a recovery might still
+	 * believe it, so places have positions and changes of its keys need records; but no entry
+	 * may come to name it any more (flash_place refuses).
+	 */
+	REGION_VOIDING,
+	REGION_CLEARING, /* durably void; its entries are being cleared, and absent already */
 	REGION_SNAPSHOT,
 	REGION_RETIRED, /* fails: never used again by this process */
 };
 
 /*
  * sequence and state are written by the flash thread (release; OPEN and SEALING under the log's
- * mutex) and read by all (acquire). A place may be read while its region is OPEN, SEALING, SEALED.
+ * mutex) and read by all (acquire). A place may be read while region_is_readable, and named anew
+ * while it is OPEN, SEALING or SEALED. A grace period lies between CLEARING and FREE: no reader on
+ * line holds a place of an old life.
  */
 struct region {
 	_Atomic uint64_t sequence; /* 0: none */
@@ -63,7 +71,8 @@ struct region {
 static inline bool
 region_is_readable(uint8_t state)
 {
-	return state == REGION_OPEN || state == REGION_SEALING || state == REGION_SEALED;
+	return state == REGION_OPEN || state == REGION_SEALING || state == REGION_SEALED ||
+	       state == REGION_VOIDING;
 }
 
 /*
@@ -82,6 +91,13 @@ struct write {
 
 /* Hands a request of the flash thread to its queue; all fields but result are set. */
 void writer_submit(struct flash *flash, struct write *write);
+/* Calls done of all that have come back. Only flash_work and those who block need it. */
+bool writer_poll(struct flash *flash);
+/*
+ * Blocks until this write is done (others' done functions run meanwhile). false: the device doesn't
+ * answer; the write is under way still, and must be left alone.
+ */
+bool writer_finish(struct flash *flash, const struct write *write);
 /* A log line through options.say. */
 void flash_say(const struct flash *flash, int priority, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -94,6 +110,7 @@ void flash_note_success(struct flash *flash);
  */
 void flash_void(struct flash *flash, const char *why);
 
+struct dispatch;
 struct log;
 struct journal;
 struct super;
@@ -127,6 +144,8 @@ struct flash {
 	struct reads *reads;
 	int wake_fd; /* eventfd: flash_wake */
 	_Atomic bool asleep;
+	_Atomic bool woken; /* since flash_work began */
+	struct dispatch *dispatch; /* flash.c's own */
 };
 
 #define LAYOUT_ITEM_SUM 4u /* bytes of an item's checksum */
@@ -203,6 +222,11 @@ void log_destroy(struct flash *flash);
 /* After recovery filled the table: 'sequence' is the first that may be given. */
 void log_start(struct flash *flash, uint64_t sequence);
 bool log_work(struct flash *flash, uint64_t now_ns);
+/* How long flash_wait may sleep after log_work for the log's sake; -1: any time. */
+int log_timeout_ms(const struct flash *flash, uint64_t now_ns);
+/* The log's mutex, for flash_flush: no place is reserved meanwhile, tail and epoch rise together. */
+void log_lock(struct flash *flash);
+void log_unlock(struct flash *flash);
 /* All regions with lower sequences are void, durably. Any thread. */
 uint64_t log_oldest_sequence(const struct flash *flash);
 /* Next to be given; lower than all that will be. */
@@ -214,12 +238,16 @@ void log_region_found(struct flash *flash, uint32_t region, uint64_t sequence,
 	enum region_state state, uint32_t opened_s, uint32_t entries, uint32_t used);
 /*
  * An item that is still in a write buffer, copied to 'to' (room bytes); gives its exact bytes, 0 when
- * it isn't there (any more: then the device has it). On line.
+ * it isn't there (any more: then the device has it). More than room: it is there, and nothing
+ * was copied. On line.
  */
 uint32_t log_buffered(struct flash *flash, uint64_t position, void *to, uint32_t room);
 /* Seals what is open and writes everything, blocking: for a clean stop. */
 bool log_finish(struct flash *flash, uint64_t (*now_ns)(void), uint64_t deadline_ns);
-/* A region for the snapshot, its header written durably; blocking. UINT32_MAX: none. */
+/*
+ * A region for the snapshot, its header written durably; blocking. UINT32_MAX: none. May drop the
+ * oldest region's items: ask for all regions before the index is read. After log_finish.
+ */
 uint32_t log_snapshot_region(struct flash *flash);
 /* An error on reading this region: retired when there are many. Any thread. */
 void log_region_error(struct flash *flash, uint32_t region);
