@@ -163,8 +163,8 @@ bool flash_cas_reserve(struct flash *flash, uint64_t next);
 /* --- places ------------------------------------------------------------------------------- */
 
 /*
- * Position of what an entry names; 0 when its region holds nothing readable any more (then the entry
- * is as good as absent, and will be cleared). Lock-free.
+ * Position of what an entry names; 0 when its region's content is void durably (then the entry is as
+ * good as absent, and will be cleared). Lock-free.
  */
 uint64_t flash_position(const struct flash *flash, uint32_t segment, uint32_t offset);
 /* The place of a position, false when its region is gone or being given up. Lock-free. */
@@ -175,6 +175,15 @@ uint32_t flash_opened_s(const struct flash *flash, uint32_t segment);
 uint64_t flash_flush_position(const struct flash *flash);
 /* False when the device is dead or its content was voided: entries that name it are absent. */
 bool flash_alive(const struct flash *flash);
+/* Is the content void, and durably so? Then nothing on flash will ever come back. */
+bool flash_voided(const struct flash *flash);
+/*
+ * Would a recovery believe a copy at this position, as far as regions go? True from the opening of
+ * its region until its FREE header is durable, dead device or not, but for flash_voided. Lock-free.
+ * (flash_position, too, gives the position as long as that; flash_place, which lets items return to
+ * their old places, stops when the region begins to be voided.)
+ */
+bool flash_believed(const struct flash *flash, uint64_t position);
 
 /* --- copying into the log: under the item's bucket lock ----------------------------------- */
 
