@@ -118,6 +118,10 @@ arithmetic_run(struct deciding *deciding)
 
 	if (status == STORE_WAIT)
 		return false;
+	if (status == STORE_REFUSED) {
+		reply->status = STATUS_FLASH_REFUSED;
+		return true;
+	}
 	if (status == STORE_NO_MEMORY) {
 		counter_add(&counters->store_no_memory, 1);
 		reply->status = STATUS_NO_MEMORY;

@@ -11,8 +11,8 @@
  *
  * A stream is in one batch at a time. While it is in one, its front neither reads from it nor moves
  * its input. A batch whose requests wait (for a segment, a device, a peer) stays pending, its slots
- * as they are; each turn runs the waiting stages again. Everything here belongs to one worker
- * thread.
+ * as they are; each turn runs the waiting stages again. When few batches are left, those that wait
+ * are put together (engine_batch_merge). Everything here belongs to one worker thread.
  */
 #ifndef ENGINE_BATCH_H
 #define ENGINE_BATCH_H
@@ -23,6 +23,8 @@
 #include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+struct store_held;
 
 #define BATCH_SLOTS 256
 #define BATCH_STREAMS 256
@@ -93,6 +95,10 @@ struct batch {
 	 * events
 	 */
 	bool again;
+	/* set by engine_run: a request waits for what nobody may tell of: run it again soon */
+	bool poll;
+	/* the engine's: what slots hold while they wait for flash, one each; NULL without flash */
+	struct store_held *held;
 	struct reply_out *out; /* the worker's: reset at each run, valid until front_send returns */
 	struct slot slots[BATCH_SLOTS];
 	struct parser parser_before[BATCH_SLOTS]; /* of slots with parser_kept */

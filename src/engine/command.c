@@ -68,6 +68,10 @@ run_touch(struct deciding *deciding)
 
 	if (status == STORE_WAIT)
 		return false;
+	if (status == STORE_REFUSED) {
+		reply->status = STATUS_FLASH_REFUSED;
+		return true;
+	}
 	counter_add(&counters->cmd_touch, 1);
 	counter_add(deciding->present ? &counters->touch_hits : &counters->touch_misses, 1);
 	reply->status = STATUS_NOT_FOUND;
@@ -131,8 +135,14 @@ run_delete(struct deciding *deciding)
 		return false;
 	if (status == STORE_NO_MEMORY) {
 		/* The mark can't be written: without it the item would pass for fresh. */
-		command_change(deciding, command_decide_remove);
+		status = command_change(deciding, command_decide_remove);
+		if (status == STORE_WAIT)
+			return false;
 		reply->status = STATUS_DELETED;
+	}
+	if (status == STORE_REFUSED) {
+		reply->status = STATUS_FLASH_REFUSED;
+		return true;
 	}
 	if (!deciding->present) {
 		counter_add(&counters->delete_misses, 1);
@@ -164,9 +174,17 @@ run_flush(struct deciding *deciding)
 	if (delay > 0)
 		at = (delay <= RELATIVE_MAX_S ? engine->time.unix_ns : 0) +
 		     (uint64_t)delay * 1000000000u;
-	store_flush(engine->thread, at);
+	switch (store_flush(engine->thread, at)) {
+	case STORE_WAIT:
+		return false;
+	case STORE_DONE:
+		deciding->reply->status = STATUS_OK;
+		break;
+	default:
+		deciding->reply->status = STATUS_FLASH_REFUSED;
+		break;
+	}
 	counter_add(&engine->counters->cmd_flush, 1);
-	deciding->reply->status = STATUS_OK;
 	return true;
 }
 
@@ -265,9 +283,10 @@ command_run(struct engine *engine, struct batch_run *run, struct slot *slot, str
 {
 	if (run->wrote && engine->accel != &accel_cpu)
 		slot->hinted = false;
-	if (fetch_is_plain(&slot->request))
-		fetch_plain(engine, slot, reply);
-	else if (!run_any(engine, run, slot, reply))
+	if (fetch_is_plain(&slot->request)) {
+		if (!fetch_plain(engine, slot, reply))
+			return false;
+	} else if (!run_any(engine, run, slot, reply))
 		return false;
 	count_detail(engine, &slot->request, reply);
 	return true;

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define BATCHES_MAX 32 /* per worker: this many may be pending at once */
 /* replies' text of one run: 256 misses, or hits of small values, fit many times over */
 #define OUT_TEXT (256 * 1024)
 /* values up to this are copied beside their header: cheaper than an iovec of their own */
@@ -32,8 +31,29 @@ free_pool(struct engine *engine)
 		struct batch *batch = engine->pool;
 
 		engine->pool = batch->next;
+		free(batch->held);
 		free(batch);
 	}
+}
+
+static bool
+make_pool(struct engine *engine)
+{
+	for (int i = 0; i < BATCHES_MAX; i++) {
+		struct batch *batch = calloc(1, sizeof *batch);
+
+		if (!batch)
+			return false;
+		batch->next = engine->pool;
+		engine->pool = batch;
+		engine->pool_count++;
+		if (!engine->flash)
+			continue;
+		batch->held = calloc(BATCH_SLOTS, sizeof *batch->held);
+		if (!batch->held)
+			return false;
+	}
+	return true;
 }
 
 void
@@ -78,16 +98,8 @@ make_parts(struct engine *engine)
 	engine->pieces = calloc(pieces_max * 2 + engine->arena.large_min / UPLOAD_CHUNK + 4,
 		sizeof *engine->pieces);
 	engine->segments = calloc(pieces_max, sizeof *engine->segments);
-	for (int i = 0; i < BATCHES_MAX; i++) {
-		struct batch *batch = calloc(1, sizeof *batch);
-
-		if (!batch)
-			return false;
-		batch->next = engine->pool;
-		engine->pool = batch;
-	}
-	return engine->thread && engine->accel_state && engine->out.text && engine->out.pieces &&
-	       engine->pieces && engine->segments;
+	return make_pool(engine) && engine->thread && engine->accel_state && engine->out.text &&
+	       engine->out.pieces && engine->pieces && engine->segments;
 }
 
 struct engine *
@@ -100,6 +112,7 @@ engine_create(const struct engine_options *options)
 	engine->options = *options;
 	engine->store = options->store;
 	store_get_arena(engine->store, &engine->arena);
+	engine->flash = store_flash(engine->store) != NULL;
 	engine->accel = &accel_cpu;
 	engine->counters = options->counters;
 	engine->limits = (struct parse_limits){
@@ -131,11 +144,12 @@ engine_batch_borrow(struct engine *engine)
 	if (!batch)
 		return NULL;
 	engine->pool = batch->next;
+	engine->pool_count--;
 	batch->next = NULL;
 	batch->run_count = 0;
 	batch->slot_count = 0;
 	batch->bytes = 0;
-	batch->again = false;
+	batch->again = batch->poll = false;
 	return batch;
 }
 
@@ -144,7 +158,14 @@ engine_batch_return(struct engine *engine, struct batch **batch)
 {
 	(*batch)->next = engine->pool;
 	engine->pool = *batch;
+	engine->pool_count++;
 	*batch = NULL;
+}
+
+bool
+engine_batches_are_few(const struct engine *engine)
+{
+	return engine->pool_count <= BATCHES_MAX / 2;
 }
 
 /* --- parse -------------------------------------------------------------------------------- */
@@ -297,7 +318,20 @@ parse_run(struct engine *engine, struct batch *batch, uint32_t index)
 
 /* --- find --------------------------------------------------------------------------------- */
 
-/* Hashes and finds the keys of all new slots in one burst. */
+/* Not in memory, as far as the find went: a new item is expected, or one on flash begins to come. */
+static void
+prepare_absent(struct engine *engine, struct batch *batch, uint32_t number)
+{
+	const struct accel_request *find = &engine->finds[number];
+	uint32_t slot = engine->find_slots[number];
+
+	if (find->found == ACCEL_UNVERIFIED && engine->flash)
+		store_ahead(engine->thread, &batch->held[slot], find->entry);
+	else if (find->found == ACCEL_MISS && batch->slots[slot].request.verb == VERB_STORE)
+		store_expect(engine->store, find->hash);
+}
+
+/* Hashes and finds the keys of all new slots in one burst; what is on flash is on its way then. */
 static void
 find_all(struct engine *engine, struct batch *batch)
 {
@@ -320,8 +354,8 @@ find_all(struct engine *engine, struct batch *batch)
 		slot->hint_slot = find->slot;
 		slot->hinted = find->found != ACCEL_UNVERIFIED;
 		slot->stage = SLOT_EXECUTE;
-		if (find->found == ACCEL_MISS && slot->request.verb == VERB_STORE)
-			store_expect(engine->store, find->hash);
+		if (find->found != ACCEL_HIT)
+			prepare_absent(engine, batch, i);
 	}
 }
 
@@ -338,7 +372,36 @@ has_room(const struct engine *engine)
 }
 
 static void
-execute_run(struct engine *engine, struct batch *batch, struct batch_run *run)
+wait_in_slot(struct engine *engine, struct slot *slot)
+{
+	slot->hinted = false;
+	if (slot->stage != SLOT_WAITING)
+		counter_add(&engine->counters->slots_waited, 1);
+	slot->stage = SLOT_WAITING;
+}
+
+/* Runs a request that may wait for flash, with what it holds. False: it waits. */
+static bool
+execute_held(struct engine *engine, struct batch *batch, struct batch_run *run, struct slot *slot,
+	struct reply *reply)
+{
+	struct store_held *held = &batch->held[run->slot_next];
+
+	if (slot->stage == SLOT_WAITING && !store_held_settled(engine->thread, held))
+		return false;
+	store_hold(engine->thread, held);
+	if (command_run(engine, run, slot, reply)) {
+		if (engine_holds(held))
+			store_release(engine->thread, held);
+		return true;
+	}
+	/* Nobody tells when there is memory again, or room for a read or a record. */
+	batch->poll |= store_held_settled(engine->thread, held);
+	return false;
+}
+
+static inline __attribute__((always_inline)) void
+execute_slots(struct engine *engine, struct batch *batch, struct batch_run *run, bool flash)
 {
 	struct reply_out *out = &engine->out;
 	uint16_t end = (uint16_t)(run->slot_first + run->slot_count);
@@ -353,10 +416,10 @@ execute_run(struct engine *engine, struct batch *batch, struct batch_run *run)
 			batch->again = true;
 			break;
 		}
-		if (!command_run(engine, run, slot, &reply)) {
-			slot->stage = SLOT_WAITING;
-			slot->hinted = false;
-			counter_add(&engine->counters->slots_waited, 1);
+		if (flash ? !execute_held(engine, batch, run, slot, &reply)
+			  : !command_run(engine, run, slot, &reply)) {
+			batch->poll |= !flash;
+			wait_in_slot(engine, slot);
 			break;
 		}
 		reply_compose(out, &slot->request, &reply);
@@ -372,34 +435,13 @@ execute_run(struct engine *engine, struct batch *batch, struct batch_run *run)
 	run->finished = run->slot_next == end;
 }
 
-/*
- * The peer doesn't take its replies: requests that were not run yet go back into the stream's
- * window, to be parsed again when it does. A batch that waited for peers instead would be lost to
- * all others for as long as these like. Bodies that came in pieces can't go back.
- */
 static void
-give_back_requests(struct batch *batch, struct batch_run *run)
+execute_run(struct engine *engine, struct batch *batch, struct batch_run *run)
 {
-	struct stream *stream = run->stream;
-	const struct slot *next = &batch->slots[run->slot_next];
-	uint16_t end = (uint16_t)(run->slot_first + run->slot_count);
-
-	if (stream->upload)
-		return;
-	for (uint16_t i = run->slot_next; i < end; i++)
-		if (!batch->slots[i].input_before || batch->slots[i].upload)
-			return;
-	stream->input_size += (size_t)(stream->input - next->input_before);
-	stream->input = next->input_before;
-	stream->parser = next->parser_kept ? batch->parser_before[run->slot_next]
-					   : (struct parser){.protocol = stream->parser.protocol};
-	stream->wish = STREAM_READ;
-	stream->wanted = 0;
-	stream->more = true;
-	run->slot_count = (uint16_t)(run->slot_next - run->slot_first);
-	run->finished = true;
-	for (uint16_t i = run->slot_next; i < end; i++)
-		batch->slots[i].stage = SLOT_DONE;
+	if (engine->flash)
+		execute_slots(engine, batch, run, true);
+	else
+		execute_slots(engine, batch, run, false);
 }
 
 void
@@ -412,7 +454,10 @@ engine_run(struct engine *engine, struct batch *batch, const struct engine_time 
 	engine->out.text_used = 0;
 	engine->out.piece_used = 0;
 	batch->out = &engine->out;
-	batch->again = false;
+	batch->again = batch->poll = false;
+	/* The replies of the run before have left. */
+	if (engine->flash)
+		store_held_spent(engine->thread);
 	if (fresh) {
 		engine->find_count = 0;
 		for (uint32_t i = 0; i < batch->run_count; i++)
@@ -427,8 +472,12 @@ engine_run(struct engine *engine, struct batch *batch, const struct engine_time 
 		run->piece_count = 0;
 		if (!run->stream || run->finished)
 			continue;
+		/*
+		 * The peer doesn't take its replies: a batch that waited for peers would be lost to
+		 * all others for as long as these like.
+		 */
 		if (run->blocked)
-			give_back_requests(batch, run);
+			merge_give_back(engine, batch, run, 0);
 		else
 			execute_run(engine, batch, run);
 	}

@@ -86,6 +86,23 @@ struct store_thread *engine_store_thread(struct engine *engine);
 struct batch *engine_batch_borrow(struct engine *engine);
 /* Takes an empty batch back. */
 void engine_batch_return(struct engine *engine, struct batch **batch);
+/* Half of this worker's batches are pending, or more. */
+bool engine_batches_are_few(const struct engine *engine);
+/*
+ * Puts the unfinished runs of a pending batch into another one, whose finished ones make room: as
+ * many as fit. moved is called for each run that stands elsewhere now, in either batch. With trim,
+ * requests behind the first few of a run go back into their stream's window, where they can. True
+ * when nothing is left in *from. Both were sent. from may be to: then it is only made dense.
+ */
+bool engine_batch_merge(struct engine *engine, struct batch *to, struct batch *from, bool trim,
+	void (*moved)(void *context, struct batch_run *run), void *context);
+/*
+ * Has something happened that lets a request of the pending batch go on, which engine_run has not
+ * seen? For who is about to sleep.
+ */
+bool engine_batch_can_go_on(const struct engine *engine, const struct batch *batch);
+/* Its streams are going away with their front: gives back what its requests hold, and itself. */
+void engine_batch_drop(struct engine *engine, struct batch **batch);
 
 /*
  * Runs a new batch, or a pending one again: afterwards each run has this turn's pieces, and

@@ -109,7 +109,7 @@ count_fetch(struct engine *engine, const struct request *request, enum store_fou
  * get and gets, which most requests are: the way below for them alone. The reply has what their
  * composer reads, and what is counted by it.
  */
-void
+bool
 fetch_plain(struct engine *engine, const struct slot *slot, struct reply *reply)
 {
 	const struct request *request = &slot->request;
@@ -121,15 +121,18 @@ fetch_plain(struct engine *engine, const struct slot *slot, struct reply *reply)
 	enum store_found found = store_read(engine->thread, request->key, request->key_size,
 		request->hash, slot->hinted ? &hint : NULL, &view, &stale_hint);
 
-	counter_add(&counters->cmd_get, 1);
 	if (stale_hint)
 		counter_add(&counters->batch_hints_stale, 1);
 	reply->won = false;
 	if (found != STORE_PRESENT) {
+		if (found == STORE_PENDING)
+			return false;
+		counter_add(&counters->cmd_get, 1);
 		reply->status = STATUS_MISS;
 		count_miss(counters, &counters->get_misses, found);
-		return;
+		return true;
 	}
+	counter_add(&counters->cmd_get, 1);
 	reply->status = STATUS_HIT;
 	reply->client_flags = view.kinds & ITEM_FLAGS ? item_client_flags(view.item) : 0;
 	reply->cas = request->options & REQUEST_CAS_WANTED ? item_cas(view.item) : 0;
@@ -146,6 +149,7 @@ fetch_plain(struct engine *engine, const struct slot *slot, struct reply *reply)
 					       reply->client_flags)]
 			     .get_hits,
 		1);
+	return true;
 }
 
 /* A miss that may be turned into a placeholder. False: it must wait. */
@@ -164,6 +168,9 @@ fetch_miss(struct deciding *deciding, enum store_found found)
 		case STORE_NO_MEMORY:
 			counter_add(&engine->counters->store_no_memory, 1);
 			reply->status = STATUS_NO_MEMORY;
+			break;
+		case STORE_REFUSED:
+			reply->status = STATUS_FLASH_REFUSED;
 			break;
 		case STORE_DONE:
 			if (deciding->present) { /* somebody else was first, just now */
@@ -198,6 +205,8 @@ fetch_run(struct deciding *deciding)
 
 	found = store_find(engine->thread, request->key, request->key_size, request->hash,
 		slot->hinted ? &hint : NULL, view, &stale_hint);
+	if (found == STORE_PENDING)
+		return false;
 	if (stale_hint)
 		counter_add(&engine->counters->batch_hints_stale, 1);
 	if (found == STORE_PRESENT && (request->options & REQUEST_TTL)) {
@@ -209,6 +218,10 @@ fetch_run(struct deciding *deciding)
 
 		if (status == STORE_WAIT)
 			return false;
+		if (status == STORE_REFUSED) {
+			deciding->reply->status = STATUS_FLASH_REFUSED;
+			return true;
+		}
 		deciding->won &= status == STORE_DONE;
 		deciding->rewritten &= status == STORE_DONE;
 		found = deciding->present ? STORE_PRESENT : STORE_ABSENT;
@@ -241,9 +254,13 @@ fetch_inspect(struct deciding *deciding)
 	struct reply *reply = deciding->reply;
 	struct store_view *view = &deciding->view;
 
+	enum store_found found = store_find(
+		engine->thread, request->key, request->key_size, request->hash, NULL, view, NULL);
+
+	if (found == STORE_PENDING)
+		return false;
 	reply->status = STATUS_MISS;
-	if (store_find(engine->thread, request->key, request->key_size, request->hash, NULL, view,
-		    NULL) != STORE_PRESENT)
+	if (found != STORE_PRESENT)
 		return true;
 	reply_from_view(engine, request, view, reply);
 	reply->size_class = (uint8_t)command_class_of_view(engine, view);

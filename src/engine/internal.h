@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The engine's own structs, for its files: engine.c (the stages of a batch), command.c (who runs
- * which verb; what the verbs' files share is in verbs.h), upload.c (bodies that arrive in pieces).
+ * The engine's own structs, for its files: engine.c (the stages of a batch), merge.c (what becomes
+ * of batches that wait), command.c (who runs which verb; what the verbs' files share is in verbs.h),
+ * upload.c (bodies that arrive in pieces).
  */
 #ifndef ENGINE_INTERNAL_H
 #define ENGINE_INTERNAL_H
@@ -13,6 +14,8 @@
 
 #include <stdatomic.h>
 
+/* per worker: this many may be pending at once */
+#define BATCHES_MAX 32
 /* bytes of memory that are lent to an arriving body at a time */
 #define UPLOAD_CHUNK 16384
 /* the 20 digits of 2^64 - 1, and zeros before or spaces behind; longer values are no numbers */
@@ -70,6 +73,8 @@ struct engine {
 	struct engine_time time;
 	struct parse_limits limits;
 	struct batch *pool;
+	uint32_t pool_count;
+	bool flash; /* requests can wait for items on flash, and hold something meanwhile */
 	struct reply_out out;
 	struct slice *pieces;		   /* of one large value */
 	uint32_t pieces_max;		   /* that one value may have */
@@ -94,6 +99,13 @@ struct engine {
 	uint32_t find_count;
 };
 
+/* Does the slot hold anything that store_release has to give back? */
+static inline bool
+engine_holds(const struct store_held *held)
+{
+	return held->loans || held->intent.ticket || held->intent.covers;
+}
+
 /* The bytes of a dedicated segment. */
 static inline uint8_t *
 engine_segment(const struct engine *engine, uint32_t segment)
@@ -106,6 +118,12 @@ engine_segment(const struct engine *engine, uint32_t segment)
 /* Runs one request; false when it must wait. Otherwise *reply is ready to be composed. */
 bool command_run(
 	struct engine *engine, struct batch_run *run, struct slot *slot, struct reply *reply);
+
+/* --- merge.c --- */
+
+/* The first 'keep' of a run's requests stay, the others go back into the stream's window. */
+void merge_give_back(
+	struct engine *engine, struct batch *batch, struct batch_run *run, uint16_t keep);
 
 /* --- upload.c --- */
 

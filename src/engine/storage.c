@@ -64,7 +64,7 @@ decide_append(
 	uint32_t count;
 
 	if (current->value_size + request->body_size > engine->options.value_bytes_max) {
-		counter_add(&engine->counters->store_too_large, 1);
+		deciding->too_large = true;
 		deciding->reply->status = STATUS_NOT_STORED;
 		return STORE_KEEP;
 	}
@@ -136,7 +136,7 @@ decide_store(void *context, const struct store_view *current, enum store_found f
 	enum status compared = compare_cas(deciding, current);
 
 	(void)found;
-	deciding->body_given = false;
+	deciding->body_given = deciding->too_large = false;
 	reply->status = STATUS_NOT_STORED;
 	if (request->mode == MODE_ADD && current)
 		return STORE_KEEP;
@@ -160,14 +160,21 @@ decide_store(void *context, const struct store_view *current, enum store_found f
 	return action;
 }
 
-/* A set that failed must not leave the value that it was to replace. */
-static void
-drop_old_value(struct deciding *deciding)
+/*
+ * A set that failed must not leave the value that it was to replace; 'failure' is its answer then.
+ * False: it must wait.
+ */
+static bool
+drop_old_value(struct deciding *deciding, enum status failure)
 {
+	enum store_status status = STORE_DONE;
+
 	if (deciding->request->mode == MODE_SET &&
 		!(deciding->request->options & REQUEST_CAS_COMPARE))
-		command_change(deciding, command_decide_remove);
+		status = command_change(deciding, command_decide_remove);
 	deciding->reply->cas = 0;
+	deciding->reply->status = status == STORE_REFUSED ? STATUS_FLASH_REFUSED : failure;
+	return status != STORE_WAIT;
 }
 
 static void
@@ -199,18 +206,32 @@ count_store(struct deciding *deciding)
 	}
 }
 
-/* Nothing was stored, and nothing old is left. */
-static void
+/* Nothing was stored, and nothing old is left. False: it must wait. */
+static bool
 out_of_memory(struct deciding *deciding)
 {
 	struct engine *engine = deciding->engine;
 	const struct request *request = deciding->request;
 	uint32_t id = command_class_of(engine, request->key_size, request->body_size, 0);
 
+	if (!drop_old_value(deciding, STATUS_NO_MEMORY))
+		return false;
 	counter_add(&engine->counters->store_no_memory, 1);
 	counter_add(&engine->counters->classes[id].outofmemory, 1);
-	drop_old_value(deciding);
-	deciding->reply->status = STATUS_NO_MEMORY;
+	return true;
+}
+
+/* The store's answers that aren't DONE. False: the request must wait. */
+static bool
+not_stored(struct deciding *deciding, enum store_status status)
+{
+	if (status == STORE_WAIT)
+		return false;
+	if (status == STORE_NO_MEMORY)
+		return out_of_memory(deciding);
+	deciding->reply->cas = 0;
+	deciding->reply->status = STATUS_FLASH_REFUSED;
+	return true;
 }
 
 /* A set that nothing depends on, its value in one piece: what most are. */
@@ -242,12 +263,8 @@ run_plain(struct deciding *deciding)
 		store_set(engine->thread, request->key, request->key_size, request->hash,
 			deciding->slot->hinted ? &hint : NULL, &draft, &deciding->reply->cas);
 
-	if (status == STORE_WAIT)
-		return false;
-	if (status == STORE_NO_MEMORY) {
-		out_of_memory(deciding);
-		return true;
-	}
+	if (status != STORE_DONE)
+		return not_stored(deciding, status);
 	deciding->reply->status = STATUS_STORED;
 	deciding->reply->value_size = request->body_size;
 	count_expired_on_arrival(engine, draft.expiry_s);
@@ -269,20 +286,20 @@ storage_run(struct deciding *deciding)
 	if (deciding->request->status != STATUS_OK) {
 		bool large = deciding->request->status == STATUS_TOO_LARGE;
 
+		if (!drop_old_value(deciding, (enum status)deciding->request->status))
+			return false;
 		counter_add(large ? &engine->counters->store_too_large
 				  : &engine->counters->store_no_memory,
 			1);
-		drop_old_value(deciding);
-		reply->status = deciding->request->status;
 		return true;
 	}
 	status = command_change(deciding, decide_store);
-	if (status == STORE_WAIT)
-		return false;
-	if (status == STORE_NO_MEMORY) {
-		out_of_memory(deciding);
+	if (status != STORE_DONE) {
+		if (!not_stored(deciding, status))
+			return false;
 		deciding->body_given = false;
 	} else {
+		counter_add(&engine->counters->store_too_large, deciding->too_large);
 		if (reply->status == STATUS_STORED)
 			count_expired_on_arrival(engine, expiry_of(engine, deciding->request));
 		count_store(deciding);

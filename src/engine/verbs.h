@@ -20,6 +20,7 @@ struct deciding {
 	bool present;
 	bool body_given;   /* the draft took the upload's segments */
 	bool stale_stored; /* an older value was stored as stale */
+	bool too_large;	   /* an append would have made too long a value */
 	/* FETCH with a new time to live: the item was written with the win handed out */
 	bool won;
 	bool rewritten; /* FETCH with a new time to live: there is a new item, with this access */
@@ -126,8 +127,8 @@ enum store_action command_decide_remove(void *context, const struct store_view *
 /* --- the verbs: each runs one request; false when it must wait --- */
 
 bool fetch_run(struct deciding *deciding);
-/* A get or gets of the text protocol, which never waits: see fetch_is_plain. */
-void fetch_plain(struct engine *engine, const struct slot *slot, struct reply *reply);
+/* A get or gets of the text protocol, see fetch_is_plain. */
+bool fetch_plain(struct engine *engine, const struct slot *slot, struct reply *reply);
 
 static inline bool
 fetch_is_plain(const struct request *request)

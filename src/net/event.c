@@ -221,6 +221,17 @@ event_wake(struct front *base)
 		return;
 }
 
+/* What it tells is read by the one who asked for it; here it only ends the waiting. */
+static bool
+event_watch(struct front *base, int fd)
+{
+	struct event_front *front = event_front(base);
+
+	check(!front->watched);
+	front->watched = event_watch_fd(front, fd, on_timer, front);
+	return front->watched != NULL;
+}
+
 static void
 event_destroy(struct front *base)
 {
@@ -238,6 +249,8 @@ event_destroy(struct front *base)
 		event_free(front->waker);
 	if (front->timer)
 		event_free(front->timer);
+	if (front->watched)
+		event_free(front->watched);
 	if (front->base)
 		event_base_free(front->base);
 	if (front->wake_fd >= 0)
@@ -258,6 +271,8 @@ static const struct front_ops event_ops = {
 	.receive = event_receive,
 	.send = event_send,
 	.resume = event_resume,
+	.moved = event_moved,
+	.watch = event_watch,
 	.wake = event_wake,
 	.destroy = event_destroy,
 };

@@ -84,7 +84,7 @@ struct event_front {
 	struct event_limits *limits;
 	struct counters *counters;
 	struct event_base *base;
-	struct event *waker, *timer;
+	struct event *waker, *timer, *watched;
 	int wake_fd;
 	_Atomic bool wake_pending;
 	uint64_t now_ns; /* monotonic; sampled when wait returns */
@@ -183,6 +183,7 @@ int event_idle_due_ms(const struct event_front *front);
 /* --- event_send.c --- */
 
 bool event_send(struct front *front, struct batch *batch);
+void event_moved(struct front *front, struct batch_run *run);
 /* Writes leftovers; false when the peer is gone. */
 bool leftovers_write(struct connection *connection);
 void leftovers_drop(struct connection *connection);

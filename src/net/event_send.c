@@ -273,6 +273,16 @@ leftovers_write(struct connection *connection)
 	return true;
 }
 
+void
+event_moved(struct front *base, struct batch_run *run)
+{
+	(void)base;
+	/* A datagram doesn't know its run. */
+	if (!run->stream->datagram)
+		((struct connection *)((char *)run->stream - offsetof(struct connection, stream)))
+			->run = run;
+}
+
 bool
 event_send(struct front *base, struct batch *batch)
 {

@@ -39,6 +39,13 @@ struct front_ops {
 	bool (*send)(struct front *front, struct batch *batch);
 	/* A parked stream goes on: it is ready again. */
 	void (*resume)(struct front *front, struct stream *stream);
+	/* The run of a batch that was sent stands here now: engine_batch_merge moved it. */
+	void (*moved)(struct front *front, struct batch_run *run);
+	/*
+	 * From now on wait ends too when fd is readable, for as long as it is: its owner reads it
+	 * empty. One a front, before its first wait, open until destroy. False: errno.
+	 */
+	bool (*watch)(struct front *front, int fd);
 	/* Ends wait early; callable from any thread and from signal-safe contexts. */
 	void (*wake)(struct front *front);
 	/* Stops accepting, closes everything. */
