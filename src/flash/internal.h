@@ -98,10 +98,15 @@ bool writer_poll(struct flash *flash);
  * answer; the write is under way still, and must be left alone.
  */
 bool writer_finish(struct flash *flash, const struct write *write);
-/* A log line through options.say. */
+/* Bytes that writes have brought to the device, of all kinds. Any thread. */
+uint64_t writer_bytes(const struct flash *flash);
+/* A log line through options.say, with wake_context. Any thread. */
 void flash_say(const struct flash *flash, int priority, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Counts an error; too many one after the other, and the device is dead. */
+/*
+ * Counts an error; too many one after the other, and the device is dead. Any thread. Those of
+ * writer_submit's writes are counted already when done is called.
+ */
 void flash_note_error(struct flash *flash, int error, const char *what);
 void flash_note_success(struct flash *flash);
 /*
@@ -191,17 +196,24 @@ void layout_filler_make(void *at, uint32_t bytes);
  */
 uint32_t layout_record_at(const void *at, uint64_t room, uint32_t *item_bytes);
 
-/* --- super.c ------------------------------------------------------------------------------ */
+/* --- super.c, format.c -------------------------------------------------------------------- */
 
 /*
- * Opens the files' superblocks, or formats; fills id, hash_seed, regions' places. false: error says
- * why, and nothing was written. The state found (clean, or in use) stays in *found.
+ * One request on the writer's queue, blocking: before the flash thread runs, or after it ended.
+ * Gives 0 or a negated errno; -ETIMEDOUT: the device doesn't answer, and data is its own for ever.
+ */
+int writer_run(struct flash *flash, uint8_t op, uint16_t file, uint64_t offset, void *data,
+	uint32_t bytes, bool durable);
+/*
+ * Opens the files (io, writer) and their superblocks, or formats; fills id, hash_seed, block, regions and their places.
+ * false: error says why, and nothing was written but where the format was wanted. What was found
+ * stays in *found; void_below is FLASH_VOID_ALL where a marker or another file says so.
  */
 bool super_open(struct flash *flash, struct flash_super *found, char *error, size_t error_size);
 void super_destroy(struct flash *flash);
 /*
  * Changes what the superblock says and writes it: change runs at once, under super's own mutex
- * (innermost). Gives a ticket. Any thread: the flash thread writes.
+ * (innermost). Gives a ticket, never 0. Any thread: the flash thread writes.
  */
 uint64_t super_change(struct flash *flash, void (*change)(struct flash_super *super, void *context),
 	void *context);
@@ -210,9 +222,25 @@ enum flash_durable super_settled(const struct flash *flash, uint64_t ticket);
 /* The same at once, blocking: before the flash thread runs, or after it ended. false: it failed. */
 bool super_write_now(struct flash *flash);
 void super_work(struct flash *flash, uint64_t now_ns);
-/* Marks the content void for ever in superblock or marker file; true once either is durable. */
-bool super_void_settled(const struct flash *flash);
+/* Marks the content void for ever in superblock or marker file: any thread, and super_work writes. */
 void super_void(struct flash *flash);
+/* True once either is durable. */
+bool super_void_settled(const struct flash *flash);
+
+/* format.c */
+struct super_file {
+	struct flash_super *block; /* FLASH_BLOCK bytes: what the next write is made of */
+	uint64_t generation;
+	uint64_t written[2]; /* the newest change that this copy has */
+	uint8_t failed[2];   /* writes of this copy that failed one after the other */
+	uint8_t turn;	     /* the copy to be written next */
+	uint64_t writing;    /* the newest change in the write under way */
+	uint64_t writing_cas;
+	bool writing_void;
+	struct write write;
+};
+/* Finds, or makes, each file's superblock in files[].block. */
+bool format_open(struct flash *flash, struct super_file *files, char *error, size_t error_size);
 
 /* --- region.c, append.c, reclaim.c, admit.c: the log -------------------------------------- */
 

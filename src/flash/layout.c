@@ -76,8 +76,9 @@ layout_super_valid(const void *block)
 	       (super->state == FLASH_IN_USE || super->state == FLASH_CLEAN) &&
 	       super->journal_mode <= FLASH_JOURNAL_OFF &&
 	       super->sequence_next <= FLASH_SEQUENCE_MAX &&
-	       super->void_below <= FLASH_POSITION_MAX + 1 &&
-	       super->flush_position <= FLASH_POSITION_MAX + 1 &&
+	       super->void_below <= FLASH_VOID_ALL && super->flush_position <= FLASH_VOID_ALL &&
+	       super->unjournaled_below <= FLASH_VOID_ALL &&
+	       super->expired_below <= FLASH_VOID_ALL &&
 	       super->snapshot_sequence <= FLASH_SEQUENCE_MAX &&
 	       super->snapshot_regions <= super->regions;
 }

@@ -41,6 +41,7 @@
 #define FLASH_REGION_BYTES_MIN (256u << 10)
 #define FLASH_OFFSET_BITS 20
 #define FLASH_POSITION_MAX ((1ull << 56) - 1)
+#define FLASH_VOID_ALL (FLASH_POSITION_MAX + 1)
 #define FLASH_SEQUENCE_MAX ((1ull << 36) - 1) /* 16 PiB written with the smallest regions */
 #define FLASH_REGIONS_MAX (3u << 20)	      /* leaves the index a million segments for DRAM */
 #define FLASH_JOURNAL_BLOCKS_MIN 16u
@@ -85,10 +86,22 @@ struct flash_super {
 	uint64_t
 		sequence_next; /* at least: larger than all that were given before it was written */
 	uint64_t cas_next;     /* CAS numbers below may have been given */
-	uint64_t void_below;   /* whatever stands at a lower position is void */
+	/*
+	 * Whatever stands at a lower position is void. The largest of all files' counts: where file
+	 * 0 can't be written any more, the others may. FLASH_VOID_ALL: everything.
+	 */
+	uint64_t void_below;
+	/* What was superseded below may have left no record: void after an unclean stop. */
+	uint64_t unjournaled_below;
 	uint64_t flush_position; /* flush_all: items at lower positions are dead */
 	uint64_t flush_at_ns;	 /* a delayed flush_all, Unix; 0: none */
 	uint64_t flushes;	 /* how many there were */
+	/*
+	 * Items below this position that expire at or before this time were left out by a recovery,
+	 * and are dead though the clock be set back.
+	 */
+	uint64_t expired_below;
+	uint64_t expired_s; /* Unix */
 	/* FLASH_CLEAN: the snapshot, in whole regions one after the other in order of sequence */
 	uint64_t snapshot_sequence; /* of its first region; 0: none */
 	uint64_t snapshot_bytes;
@@ -146,6 +159,7 @@ enum flash_record_kind {
 	FLASH_RECORD_KEY = 1,	/* 'what' is a key's hash: its copies at lower positions are dead */
 	FLASH_RECORD_PLACE = 2, /* 'what' is a position: the item there is dead */
 	FLASH_RECORD_REGION = 3, /* 'what' is a sequence: the region's content is void */
+	FLASH_RECORD_NUMBER = 4, /* 'what' is a region's number: its content of lower sequences is */
 };
 
 struct flash_record {
