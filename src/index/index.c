@@ -273,20 +273,6 @@ index_unlock(struct index_locked *locked)
 
 /* --- upkeep ------------------------------------------------------------------------------- */
 
-/*
- * True for one that nobody has changed yet: looking only, since locking it would make its page
- * resident.
- */
-static bool
-bucket_untouched(const struct bucket *bucket)
-{
-	uint64_t any = atomic_load_explicit(&bucket->header, memory_order_relaxed);
-
-	for (unsigned i = 0; i < BUCKET_ENTRIES && any == 0; i++)
-		any = atomic_load_explicit(&bucket->entries[i], memory_order_relaxed);
-	return any == 0;
-}
-
 void
 index_walk(struct index *index, unsigned writer, bool (*visit)(void *context, uint64_t entry),
 	void *context)
@@ -301,7 +287,7 @@ index_walk(struct index *index, unsigned writer, bool (*visit)(void *context, ui
 		struct chain_walk walk;
 		_Atomic uint64_t *slot;
 
-		if (bucket_untouched(bucket))
+		if (bucket_is_untouched(bucket))
 			continue;
 		bucket_lock(bucket);
 		chain_walk_begin(&walk, index, bucket);

@@ -325,4 +325,47 @@ void index_get_stats(const struct index *index, struct index_stats *stats);
 void index_walk(struct index *index, unsigned writer, bool (*visit)(void *context, uint64_t entry),
 	void *context);
 
+/*
+ * Clears every entry that 'match' is true for, each under its bucket's lock, while others read and
+ * write; gives how many. match must not call the index.
+ */
+uint64_t index_purge(struct index *index, unsigned writer,
+	bool (*match)(void *context, uint64_t entry), void *context);
+
+/* --- the whole table as bytes: image.c ---------------------------------------------------- */
+
+/* What is needed beside the bytes of buckets and units. All zero but for these. */
+struct index_image {
+	uint64_t bits_initial;
+	uint64_t buckets;
+	uint64_t units_made, units_free, units_in_chains; /* free: the first of a list */
+	uint64_t tag_bits_lost;
+	uint64_t entries;
+};
+
+/* Memory of the table: page-aligned, whole pages. */
+struct index_part {
+	void *data;
+	uint64_t bytes;
+};
+#define INDEX_PARTS 2
+
+/*
+ * The table as it stands: no other thread uses it until the parts have been copied. Gives the number
+ * of parts.
+ */
+uint32_t index_image_get(
+	struct index *index, struct index_image *image, struct index_part parts[INDEX_PARTS]);
+/*
+ * Where an image's parts go, in an index that was made with its bits_initial and holds nothing yet.
+ * 0: it doesn't fit, or makes no sense.
+ */
+uint32_t index_image_begin(
+	struct index *index, const struct index_image *image, struct index_part parts[INDEX_PARTS]);
+/*
+ * The parts are filled: the index is the image's. false: what came makes no sense; the index is to
+ * be destroyed.
+ */
+bool index_image_end(struct index *index, const struct index_image *image);
+
 #endif

@@ -105,6 +105,20 @@ bucket_unlock(struct bucket *bucket, bool changed)
 		memory_order_release);
 }
 
+/*
+ * True for one that nobody has changed yet: looking only, since locking it would make its page
+ * resident.
+ */
+static inline bool
+bucket_is_untouched(const struct bucket *bucket)
+{
+	uint64_t any = atomic_load_explicit(&bucket->header, memory_order_relaxed);
+
+	for (unsigned i = 0; i < BUCKET_ENTRIES && any == 0; i++)
+		any = atomic_load_explicit(&bucket->entries[i], memory_order_relaxed);
+	return any == 0;
+}
+
 /* Tells the observer of one bucket's change, which unlocking will publish as 'version'. */
 void index_tell(struct index *index, unsigned writer, uint64_t number, uint32_t version);
 
