@@ -173,12 +173,20 @@ request_match(struct accel_state *state, const struct bucket_table *table,
 	uint64_t header = hd_load_acquire(&bucket->header);
 	uint32_t tag = bucket_tag(request->hash, bits);
 
-	if (bucket_header_is_locked(header) || hd_load_acquire(&table->tag_bits_lost) != 0) {
+	if (bucket_header_is_locked(header)) {
 		plain_begin(state, request, position);
 		return;
 	}
 	/* Word 0 is the header. */
 	uint32_t matches = bucket_match(&bucket->header, 1 + BUCKET_ENTRIES, tag) & ~1u;
+	uint32_t lost = (uint32_t)hd_load_acquire(&table->tag_bits_lost);
+
+	/* The tags of items at hand are whole: what lost bits is on flash, and isn't verified here. */
+	if (__builtin_expect(matches == 0 && lost != 0, 0) &&
+		(bucket_match_lost(&bucket->header, 1 + BUCKET_ENTRIES, tag, lost) & ~1u) != 0) {
+		plain_begin(state, request, position);
+		return;
+	}
 
 	request->version = bucket_header_version(header);
 	if (matches == 0) {

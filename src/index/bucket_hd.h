@@ -384,13 +384,24 @@ bucket_find_fits(const struct bucket_find *find, uint64_t entry)
 	       bucket_tag_fits(entry, find->tag_before, find->lost);
 }
 
+/* Which words have the tag, or what is left of it when it lost bits. */
+HD_FUNCTION uint32_t
+bucket_match_lost(const hd_atomic64 *words, uint32_t count, uint32_t tag, uint32_t lost)
+{
+	uint32_t matches = bucket_match(words, count, tag);
+
+	for (uint32_t s = 1; s <= lost; s++)
+		matches |= bucket_match(words, count, tag & (0xfffu >> s));
+	return matches;
+}
+
 HD_FUNCTION uint32_t
 bucket_find_match(const struct bucket_find *find, const hd_atomic64 *words, uint32_t count)
 {
 	uint32_t matches = 0;
 
-	if (find->lost == 0 && find->tag == find->tag_before)
-		return bucket_match(words, count, find->tag);
+	if (find->tag == find->tag_before)
+		return bucket_match_lost(words, count, find->tag, find->lost);
 	for (uint32_t i = 0; i < count; i++)
 		matches |= (uint32_t)bucket_find_fits(find, hd_load_acquire(&words[i])) << i;
 	return matches;
