@@ -6,8 +6,11 @@ import os
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import flash_crossover  # noqa: E402
+import flash_lib  # noqa: E402
 import peers  # noqa: E402
 import profile  # noqa: E402
 import rig  # noqa: E402
@@ -93,6 +96,39 @@ class Scaling(unittest.TestCase):
         one = scaling.Row([run_of(100, 1)], 1, 1, False)
         self.assertEqual(scaling.Row([run_of(700, 1)], 8, 1, False).efficiency(one), 0.875)
         self.assertIsNone(scaling.Row([run_of(700, 1)], 8, 1, True).efficiency(one))
+
+
+class Crossover(unittest.TestCase):
+    @staticmethod
+    def curve(rates, base_s=0.001, penalty_s=0.005, workers=50):
+        return [(rate, workers / (base_s + rate * penalty_s)) for rate in rates]
+
+    def test_the_crossing_is_found_between_points(self):
+        curve = self.curve([0, 0.02, 0.05, 0.1])
+        for rate in (0.001, 0.02, 0.033, 0.0999):
+            self.assertAlmostEqual(flash_crossover.crossing(curve, self.curve([rate])[0][1]), rate, 9)
+
+    def test_none_and_at_once(self):
+        curve = self.curve([0, 0.05, 0.1])
+        self.assertIsNone(flash_crossover.crossing(curve, self.curve([0.11])[0][1]))
+        self.assertEqual(flash_crossover.crossing(curve, 60000), 0)
+
+    def test_the_plot_is_well_formed(self):
+        for at in (None, 0.04):
+            image = flash_crossover.plot(self.curve([0, 0.05, 0.1]), 40000, at)
+            self.assertEqual(xml.etree.ElementTree.fromstring(image).tag, "{http://www.w3.org/2000/svg}svg")
+            self.assertEqual("4.00%" in image, at is not None)
+
+
+class Verdicts(unittest.TestCase):
+    def test_both_ways(self):
+        def verdict(value, low):
+            return flash_lib.Row("", "", "", rig.Figures([value]), 5, 3 if low else 8, low).verdict()
+        self.assertEqual([verdict(value, True) for value in (2, 4, 10)], ["aim reached", "reached", "missed by 100%"])
+        self.assertEqual([verdict(value, False) for value in (9, 6, 4)], ["aim reached", "reached", "missed by 20%"])
+        self.assertEqual(flash_lib.Row("", "", "", None, 5).verdict(), "not measured")
+        self.assertEqual(flash_lib.Row("", "", "", rig.Figures([0.1]), 0, 0, True).verdict(), "missed")
+        self.assertEqual(flash_lib.Row("", "", "", rig.Figures([0]), 0, 0, True).verdict(), "aim reached")
 
 
 class Instructions(unittest.TestCase):

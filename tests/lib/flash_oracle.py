@@ -238,6 +238,7 @@ class Model:
         self.counts = collections.Counter()
         self.cas_max = 0
         self.wrongs = []
+        self.refusals = False  # a change may be answered SERVER_ERROR, and is then none
 
     def key(self, name, kind):
         found = self.keys.get(name)
@@ -255,6 +256,11 @@ class Model:
         now = time.time()
         word = line.split(b" ", 1)[0] if line is not None else None
         self.counts[op.verb + (" quiet" if op.quiet else "")] += 1
+        if word == b"SERVER_ERROR" and self.refusals:
+            self.counts["refused"] += 1
+            if op.key and op.verb != "get":
+                op.key.pending.popleft()
+            return
         if word is not None and op.verb in EXPECTED and word not in EXPECTED[op.verb] or \
                 op.verb == "incr" and word is not None and not word.isdigit() and word != b"NOT_FOUND":
             raise Wrong("%s answered %r" % (op.encode()[:80], line[:100]))
@@ -371,8 +377,8 @@ def parse_found(line, value, now):
 class Mix:
     """What a writer asks next, by chance, of keys of its own."""
 
-    def __init__(self, rng, model, prefix, count, sizes):
-        self.rng, self.model, self.sizes = rng, model, sizes
+    def __init__(self, rng, model, prefix, count, sizes, quiet=0.25):
+        self.rng, self.model, self.sizes, self.quiet = rng, model, sizes, quiet
         kinds = ("blob", "blob", "counter", "text")
         self.keys = [model.key(b"%s-%05d" % (prefix, i), kinds[i % 4]) for i in range(count)]
 
@@ -399,7 +405,7 @@ class Mix:
 
     def op(self):
         rng, key = self.rng, self.pick()
-        draw, quiet, meta = rng.random(), rng.random() < 0.25, rng.random() < 0.5
+        draw, quiet, meta = rng.random(), rng.random() < self.quiet, rng.random() < 0.5
         if draw < 0.22:
             return Op("get", key)
         if draw < 0.30:
@@ -436,13 +442,13 @@ class Pusher(Mix):
         return self.keys[int(self.rng.random() * len(self.keys))]
 
     def batch(self):
-        ops = []
+        ops, quiet = [], self.quiet > 0
         for _ in range(16):
             key = self.pick()
             if self.rng.random() < 0.03:
-                ops.append(Op("delete", key, quiet=True, meta=False))
+                ops.append(Op("delete", key, quiet=quiet, meta=False))
             else:
-                ops.append(Op("set", key, self.blob(key), quiet=True, meta=False))
+                ops.append(Op("set", key, self.blob(key), quiet=quiet, meta=False))
         return ops + [Op("mn")]
 
 
@@ -457,10 +463,10 @@ class Looker(Mix):
         return [Op("get", self.pick(), foreign=True) for _ in range(8)]
 
 
-def drive(connect, model, mixes, until, started=None):
+def drive(connect, model, mixes, until, started=None, patience_s=30):
     """
-    Runs the mixes, each on a connection, until the time (monotonic) or until all connections are closed. Returns whether
-    the server closed them.
+    Runs the mixes, each on a connection, until the time (monotonic) and until everything is answered, or until all
+    connections are closed. Returns whether the server closed them.
     """
     connections = [Connection(connect(), model) for _ in mixes]
     selector = selectors.DefaultSelector()
@@ -472,6 +478,8 @@ def drive(connect, model, mixes, until, started=None):
         left = set(connections)
         while left:
             stop = time.monotonic() >= until
+            if time.monotonic() > until + patience_s:
+                raise Wrong("%d requests have no answer" % sum(len(connection.waiting) for connection in left))
             for connection, mix in zip(connections, mixes):
                 if connection not in left:
                     continue

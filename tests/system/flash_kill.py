@@ -12,116 +12,21 @@ for the moments at which the kernel runs whom.
 import os
 import random
 import shutil
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from common import Failed, Skip, Suite, check  # noqa: E402
+from common import Failed, Suite, check  # noqa: E402
+from flash_common import Daemon, scratch, supports_flash  # noqa: E402
 
 import flash_oracle as oracle  # noqa: E402  (common has put tests/lib into the path)
 
 KILLS = int(os.environ.get("KILLS", "20"))
 SEED = oracle.seed_of(os.environ.get("SEED"))
-FOLDER = os.environ.get("FLASH_FOLDER")  # where the flash files are made; else below the build's folder
 ASYNC_WINDOW_S = 0.25
-MEMORY_MB = 16
-START_TIMEOUT_S = 60
 
 suite = Suite(__doc__)
-
-
-class Daemon:
-    """One daemon on a flash file that outlives it."""
-
-    def __init__(self, folder, size_mb, journal, options=()):
-        self.folder = folder
-        self.path = os.path.join(folder, "socket")
-        self.log = os.path.join(folder, "log")
-        self.command = [suite.binary, *(["-u", "nobody"] if os.geteuid() == 0 else []), "-s", self.path, "-a", "0777",
-                        "-t", "2", "-m", str(MEMORY_MB), "-c", "256",
-                        "--flash-path", os.path.join(folder, "flash"), "--flash-size", "%dm" % size_mb,
-                        "--flash-journal", journal, *options]
-        self.process = None
-
-    def launch(self):
-        if os.path.exists(self.path):
-            os.unlink(self.path)
-        with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
-
-    def wait_ready(self):
-        end = time.monotonic() + START_TIMEOUT_S
-        while True:
-            try:
-                check(oracle.ask(self.connect, b"mn\r\n") == b"MN", "no answer to mn")
-                return
-            except OSError:
-                pass
-            if self.process.poll() is not None:
-                raise Failed("the daemon ended at start with status %s: %s\n%s" % (
-                    self.process.returncode, " ".join(self.command), self.tail()))
-            check(time.monotonic() < end, "the daemon does not listen:\n%s" % self.tail())
-            time.sleep(0.002)
-
-    def start(self):
-        began = time.monotonic()
-        self.launch()
-        self.wait_ready()
-        return time.monotonic() - began
-
-    def connect(self):
-        return oracle.unix_connect(self.path)
-
-    def kill(self):
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-
-    def stop(self, timeout=60):
-        self.process.terminate()
-        try:
-            status = self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise Failed("it does not stop:\n%s" % self.tail())
-        check(status == 0, "it stopped with status %s:\n%s" % (status, self.tail()))
-
-    def tail(self, lines=15):
-        try:
-            with open(self.log, encoding="utf-8", errors="replace") as log:
-                return "".join(log.readlines()[-lines:])
-        except OSError:
-            return ""
-
-    def stats(self, what):
-        with self.connect() as sock:
-            sock.sendall(("stats %s" % what).strip().encode() + b"\r\n")
-            data = b""
-            while not data.endswith((b"END\r\n", b"ERROR\r\n")):
-                part = sock.recv(65536)
-                if not part:
-                    break
-                data += part
-        rows = (line.split(" ", 2) for line in data.decode("latin-1").split("\r\n"))
-        return {row[1]: row[2] for row in rows if row[0] == "STAT" and len(row) == 3}
-
-
-def scratch():
-    """A folder on a real file system: O_DIRECT on tmpfs hides what alignment does."""
-    folder = tempfile.mkdtemp(prefix="flash-kill-", dir=FOLDER or os.environ.get("top_builddir") or os.getcwd())
-    os.chmod(folder, 0o777)
-    # Whoever it runs as must get there.
-    at = os.path.dirname(folder)
-    while at != "/":
-        if os.stat(at).st_mode & 0o001 == 0 and os.geteuid() == 0:
-            shutil.rmtree(folder)
-            folder = tempfile.mkdtemp(prefix="flash-kill-", dir="/var/tmp")
-            os.chmod(folder, 0o777)
-            break
-        at = os.path.dirname(at)
-    return folder
 
 
 class Rounds:
@@ -148,7 +53,7 @@ class Rounds:
             self.totals.update(self.model.counts)
         self.size_mb = self.rng.choice((48, 96, 192))
         self.model = oracle.Model()
-        self.daemon = Daemon(self.folder, self.size_mb, self.journal)
+        self.daemon = Daemon(suite.binary, self.folder, self.size_mb, self.journal)
         count = self.rng.choice((300, 1500))
         self.mixes = [oracle.Mix(self.rng, self.model, b"w%d" % i, count, (1, self.rng.choice((200, 6000))))
                       for i in range(4)]
@@ -263,7 +168,7 @@ class Rounds:
                       if name.split()[0] in ("set", "cas", "delete", "touch", "incr", "append"))
         read = counts["hits"] + counts["absent"]
         print("  seed %d: %d cycles of %.2f s (%.2f s at most), %d kills more during recovery; start %.3f s (%.3f at most)" % (
-            self.seed, len(self.cycles_s), sum(self.cycles_s) / len(self.cycles_s), max(self.cycles_s),
+            self.seed, len(self.cycles_s), sum(self.cycles_s) / max(1, len(self.cycles_s)), max(self.cycles_s, default=0),
             self.killed_in_recovery, sum(self.starts_s) / len(self.starts_s), max(self.starts_s)))
         print("  %d changes acknowledged, %d keys read after a start: %.1f%% there, %d of them by a change that wasn't "
               "acknowledged, %d older within the window, %d wrong" % (
@@ -281,19 +186,14 @@ class Rounds:
 
     def __exit__(self, kind, value, trace):
         self.daemon.kill()
+        if kind is not None and self.starts_s:
+            self.report()
         keep = os.environ.get("FLASH_KEEP")
         if kind is not None and keep:
             print("  kept: %s" % self.folder)
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
         return False
-
-
-def supports_flash():
-    out = subprocess.run([suite.binary, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                         check=False).stdout
-    if "flash-path" not in out:
-        raise Skip("this daemon has no --flash-path")
 
 
 @suite.test
@@ -348,7 +248,7 @@ def the_check_finds_what_is_older():
 
 @suite.test
 def what_is_found_after_a_kill_is_not_older():
-    supports_flash()
+    supports_flash(suite.binary)
     with Rounds("sync", SEED) as rounds:
         rounds.run(KILLS)
         counts = rounds.report()
@@ -360,7 +260,7 @@ def what_is_found_after_a_kill_is_not_older():
 
 @suite.test
 def an_asynchronous_journal_loses_a_moment_at_most():
-    supports_flash()
+    supports_flash(suite.binary)
     with Rounds("async", SEED + 1, ASYNC_WINDOW_S) as rounds:
         rounds.run(max(5, KILLS // 4))
         counts = rounds.report()
@@ -369,7 +269,7 @@ def an_asynchronous_journal_loses_a_moment_at_most():
 
 @suite.test
 def without_a_journal_a_kill_empties_it():
-    supports_flash()
+    supports_flash(suite.binary)
     with Rounds("off", SEED + 2) as rounds:
         rounds.run(max(5, KILLS // 4), expect_gone=True)
         rounds.report()
