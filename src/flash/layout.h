@@ -106,8 +106,10 @@ struct flash_super {
 	uint64_t snapshot_sequence; /* of its first region; 0: none */
 	uint64_t snapshot_bytes;
 	uint32_t snapshot_regions;
-	uint32_t snapshot_crc; /* of its bytes, seeded by snapshot_sequence */
-	uint64_t objects;      /* items that the snapshot names */
+	uint32_t snapshot_crc;	  /* of its bytes, seeded by snapshot_sequence */
+	uint64_t objects;	  /* items that the snapshot names */
+	uint32_t snapshot_region; /* number of its first region */
+	uint32_t pad2;
 };
 
 enum flash_region_kind { FLASH_REGION_DATA = 1, FLASH_REGION_SNAPSHOT = 2, FLASH_REGION_FREE = 3 };
@@ -159,7 +161,8 @@ enum flash_record_kind {
 	FLASH_RECORD_KEY = 1,	/* 'what' is a key's hash: its copies at lower positions are dead */
 	FLASH_RECORD_PLACE = 2, /* 'what' is a position: the item there is dead */
 	FLASH_RECORD_REGION = 3, /* 'what' is a sequence: the region's content is void */
-	FLASH_RECORD_NUMBER = 4, /* 'what' is a region's number: its content of lower sequences is */
+	FLASH_RECORD_NUMBER =
+		4, /* 'what' is a region's number: its content of lower sequences is */
 };
 
 struct flash_record {
