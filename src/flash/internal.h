@@ -227,6 +227,9 @@ void super_void(struct flash *flash);
 /* True once either is durable. */
 bool super_void_settled(const struct flash *flash);
 
+/* Blocks of the journal's ring. */
+uint32_t super_journal_blocks(const struct flash *flash);
+
 /* format.c */
 struct super_file {
 	struct flash_super *block; /* FLASH_BLOCK bytes: what the next write is made of */
@@ -289,6 +292,11 @@ bool journal_work(struct flash *flash, uint64_t now_ns);
 /* Puts a record with the present tail; its ticket, 0: no room now, -1 (UINT64_MAX): never. */
 uint64_t journal_put(struct flash *flash, enum flash_record_kind kind, uint64_t what);
 enum flash_durable journal_settled(const struct flash *flash, uint64_t ticket);
+/* All that was put is durable. */
+bool journal_is_quiet(const struct flash *flash);
+/* Recovery: each valid block of the ring as it stands there; then journal_start, before any put. */
+void journal_found(struct flash *flash, uint32_t place, uint64_t number, uint64_t position);
+void journal_start(struct flash *flash);
 /* The ring is nearly full: the log drops its oldest regions without copying anything on. */
 bool journal_wants_room(const struct flash *flash);
 void journal_stats(const struct flash *flash, struct flash_stats *stats);

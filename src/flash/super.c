@@ -261,6 +261,12 @@ super_open(struct flash *flash, struct flash_super *found, char *error, size_t e
 	return false;
 }
 
+uint32_t
+super_journal_blocks(const struct flash *flash)
+{
+	return flash->super->now.journal_blocks;
+}
+
 void
 super_destroy(struct flash *flash)
 {
