@@ -268,6 +268,7 @@ def parse():
     parser.add_argument("--seconds", type=float, help="of each run of the reads")
     parser.add_argument("--threads", type=int, default=min(4, len(os.sched_getaffinity(0))), help="of each server")
     parser.add_argument("--ext-threads", type=int, default=16, help="I/O threads of extstore")
+    parser.add_argument("--transport", choices=("unix", "tcp"), default="unix", help="of the crossover")
     parser.add_argument("--json", help="write facts, rows and every run here")
     parser.add_argument("--plot", help="write the crossover as SVG here")
     options = parser.parse_args()

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """bench-flash: a cache in DRAM that misses now and then against one on flash that never does.
 
-64 B keys, 8 KiB values, 50 workers with one request at a time over TCP; a miss costs its worker 5 ms. memcached has its whole
-key space in DRAM, and a share of requests asks for keys that it can't have. Halcyon has the key space on flash.
+64 B keys, 8 KiB values, 50 workers with one request at a time; a miss costs its worker 5 ms. memcached has its whole key space
+in DRAM, and a share of requests asks for keys that it can't have. Halcyon has the key space on flash.
+
+Of 50 workers, a share m of whose requests takes 5 ms more, come at most 50 / (5 ms * m) requests a second: 200 k at 5%. A server
+must do about as many from flash to be the faster one there, whatever memcached does.
 """
 
 from flash_lib import MIB, Row, flash_share
@@ -34,13 +37,13 @@ def part_crossover(context):
     load = ["-k", str(count), "-K", str(KEY_SIZE), "-V", str(VALUE_SIZE)]
     fill = [*load, "--scan", str(NO_SCAN)]
     seconds, rounds = context.pick(1, 3), context.pick(2, 3)
-    halcyon = context.halcyon.start(64, 2 * data_mb, transport="tcp")
+    halcyon = context.halcyon.start(64, 2 * data_mb, transport=context.transport)
     memcached = None
     found = {"halcyon": [], **{rate: [] for rate in MISS_RATES}}
     try:
         missing = context.fill_whole(halcyon, fill, count, "crossover")
         if context.memcached:
-            memcached = context.memcached.start(int(data_mb * 1.5) + 64, transport="tcp")
+            memcached = context.memcached.start(int(data_mb * 1.5) + 64, transport=context.transport)
             context.fill(memcached, fill, "crossover")
 
         def measure(server, rate):
@@ -72,7 +75,7 @@ def part_crossover(context):
     text = "; ".join(f"{rate:.1%} {rate_text(value)}" for rate, value in curve)
     return [Row("crossover: DRAM cache's misses", f"{rate_text(level.median)}/s", f"{rate_text(curve[0][1])}/s without misses"
                 if curve else "-", at, 0.05, 0.03, low=True, form="{:.4f}",
-                note=f"{count} keys, {CONNECTIONS} workers, {PENALTY_US / 1000:g} ms a miss; Halcyon -m 64, {share.median:.1%} from "
+                note=f"{count} keys, {CONNECTIONS} workers over {context.transport}, {PENALTY_US / 1000:g} ms a miss; Halcyon -m 64, {share.median:.1%} from "
                 f"flash, {missed:.3%} missed ({missing:.2%} missing at the start); memcached at {text}"
                 + ("" if at is not None or not curve else "; they don't cross up to 10%"))]
 

@@ -212,6 +212,7 @@ class Context:
         self.quick = options.quick
         self.threads = options.threads
         self.ext_threads = options.ext_threads
+        self.transport = options.transport
         self.rounds = options.rounds or (3 if options.quick else 5)
         self.seconds = options.seconds or (1.5 if options.quick else 4)
         self.generator = rig.Generator(options.bench, None, 1)
