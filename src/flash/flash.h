@@ -59,10 +59,11 @@ struct flash_items {
 	/*
 	 * Under the key's bucket lock, if the index still names the place: copies the item on
 	 * (flash_reserve .. flash_commit) with 'reads', and gives true; else, or when there is no
-	 * room, leaves it and gives false.
+	 * room, or it was flushed meanwhile, leaves it and gives false. position: the item's, whose
+	 * region is void by now.
 	 */
-	bool (*move)(void *context, const struct item *item, uint64_t hash, uint32_t segment,
-		uint32_t offset, unsigned reads);
+	bool (*move)(void *context, const struct item *item, uint64_t hash, uint64_t position,
+		uint32_t segment, uint32_t offset, uint32_t opened_s, unsigned reads);
 	/* Under the lock: clears the entry if it names the place. True if it did. */
 	bool (*drop)(void *context, uint64_t hash, uint32_t segment, uint32_t offset);
 	/* Clears every entry that names the segment, by a walk of the whole index. */
@@ -96,6 +97,8 @@ struct flash_recovered {
 	 */
 	bool (*item)(void *context, uint64_t hash, uint32_t segment, uint32_t offset,
 		uint32_t size_class, struct flash_named *replaced);
+	/* Will come soon: may start loading its bucket. NULL: don't. */
+	void (*prefetch)(void *context, uint64_t hash);
 	/*
 	 * After a clean stop: the memory that the saved index is to be read into, 'geometry' is what
 	 * flash_save was given. Gives the number of parts (their sizes as saved), 0: it can't be

@@ -16,6 +16,7 @@
 #define REGIONS_LEAST 8u
 #define REGIONS_WANTED 64u
 #define SIZE_OF_LARGE (1ull << 30) /* from here on regions are as large as an entry can address */
+#define ZEROS_BYTES (1u << 20)
 #define REMEDY "; --flash-format overwrites it"
 
 enum content {
@@ -231,6 +232,40 @@ lay_out(struct flash *flash, struct super_file *files, char *error, size_t error
 	return true;
 }
 
+/*
+ * So that whatever stands in the journal later was a record once (see replay.h). First the old
+ * superblocks go: a format that is interrupted must not leave a store without its records.
+ */
+static int
+clear_journal(struct flash *flash, uint32_t blocks)
+{
+	uint64_t bytes = (uint64_t)blocks * FLASH_BLOCK;
+	uint8_t *zeros = aligned_alloc(FLASH_BLOCK, ZEROS_BYTES);
+	int result = zeros == NULL ? -ENOMEM : 0;
+
+	if (zeros != NULL)
+		memset(zeros, 0, ZEROS_BYTES);
+	for (uint64_t at = 0; at < FLASH_DATA_OFFSET && result == 0; at += FLASH_SUPER_SECOND)
+		result = writer_run(flash, IO_WRITE, 0, at, zeros, FLASH_BLOCK, true);
+	for (uint64_t at = 0; at < bytes && result == 0; at += ZEROS_BYTES)
+		result = writer_run(flash, IO_WRITE, 0, FLASH_DATA_OFFSET + at, zeros,
+			(uint32_t)(bytes - at < ZEROS_BYTES ? bytes - at : ZEROS_BYTES), false);
+	if (result == 0)
+		result = writer_run(flash, IO_FLUSH, 0, 0, NULL, 0, false);
+	if (result != -ETIMEDOUT)
+		free(zeros);
+	return result;
+}
+
+static bool
+cannot_format(const struct flash *flash, uint32_t file, int result, char *error, size_t size)
+{
+	char what[160];
+
+	snprintf(what, sizeof what, "cannot be formatted: %s", strerror(-result));
+	return complain(flash, file, error, size, what);
+}
+
 /* File 0 last: a format that was interrupted is none. */
 static bool
 write_format(struct flash *flash, struct super_file *files, char *error, size_t error_size)
@@ -242,6 +277,11 @@ write_format(struct flash *flash, struct super_file *files, char *error, size_t 
 
 	if (getrandom(&random, sizeof random, 0) != sizeof random)
 		return complain(flash, 0, error, error_size, "the system gives no random bytes");
+
+	int cleared = clear_journal(flash, files[0].block->journal_blocks);
+
+	if (cleared != 0)
+		return cannot_format(flash, 0, cleared, error, error_size);
 	for (uint32_t i = flash->options.file_count; i-- > 0;) {
 		struct flash_super *super = files[i].block;
 
@@ -254,13 +294,8 @@ write_format(struct flash *flash, struct super_file *files, char *error, size_t 
 			int result = writer_run(flash, IO_WRITE, (uint16_t)i,
 				(uint64_t)copy * FLASH_SUPER_SECOND, super, FLASH_BLOCK, true);
 
-			if (result != 0) {
-				char what[160];
-
-				snprintf(what, sizeof what, "cannot be formatted: %s",
-					strerror(-result));
-				return complain(flash, i, error, error_size, what);
-			}
+			if (result != 0)
+				return cannot_format(flash, i, result, error, error_size);
 		}
 		files[i].generation = 2;
 		files[i].turn = 0;

@@ -147,6 +147,11 @@ struct flash {
 	struct journal *journal;
 	struct super *super;
 	struct reads *reads;
+	/* What recovery found, for the statistics. */
+	struct {
+		uint64_t items, killed, bad_regions, ns;
+		bool clean;
+	} recovered;
 	int wake_fd; /* eventfd: flash_wake */
 	_Atomic bool asleep;
 	_Atomic bool woken; /* since flash_work began */

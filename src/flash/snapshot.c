@@ -176,6 +176,9 @@ set_clean(struct flash_super *super, void *context)
 	super->state = FLASH_CLEAN;
 	super->cas_next = clean->cas_next;
 	super->sequence_next = clean->sequence_next;
+	/* What was superseded without a record is dead in the saved index alone. */
+	if (super->journal_mode == FLASH_JOURNAL_OFF)
+		super->unjournaled_below = flash_position_make(clean->sequence_next, 0);
 	super->snapshot_sequence = clean->snapshot_sequence;
 	super->snapshot_bytes = clean->snapshot_bytes;
 	super->snapshot_regions = clean->snapshot_regions;
