@@ -260,24 +260,43 @@ log_buffered(struct flash *flash, uint64_t position, void *to, uint32_t room)
 	return 0;
 }
 
+/* With the mutex: does a region that is open, or can be, take a record in a new chunk? */
+static enum flash_status
+region_room(struct flash *flash, uint32_t record)
+{
+	struct log *log = flash->log;
+	bool listed = false, sealing = false;
+	uint32_t at = log->filling ? log->filling->used : 0;
+
+	if (log->open && log->open->used > APPEND_HEADER)
+		at = round_up(log->open->offset + log->open->used, FLASH_BLOCK);
+	if (log->filling && region_fits(flash, log->filling, at + APPEND_HEADER, record))
+		return FLASH_DONE;
+	if (log->ready_count == 0)
+		return log->free_count > 0 || log->opening != OPENING_IDLE ? FLASH_BUSY
+									   : FLASH_REFUSED;
+	for (unsigned i = 0; i < LISTS; i++) {
+		listed |= log->lists[i].state == LIST_FREE;
+		sealing |= log->lists[i].state > LIST_OPEN && log->lists[i].state < LIST_FAILED;
+	}
+	return listed ? FLASH_DONE : sealing ? FLASH_BUSY : FLASH_REFUSED;
+}
+
 enum flash_status
 append_room(struct flash *flash, uint32_t record)
 {
 	struct log *log = flash->log;
-	enum flash_status status = FLASH_REFUSED;
+	enum flash_status status;
+	bool soon = false;
 
 	pthread_mutex_lock(&log->lock);
 	for (uint32_t i = 0; i < log->chunk_count; i++)
-		if (log->chunks[i].state == CHUNK_FULL || log->chunks[i].state == CHUNK_WRITING ||
-			log->chunks[i].state == CHUNK_WRITTEN)
-			status = FLASH_BUSY;
-	if (log->free_chunks > 0)
-		status = FLASH_DONE;
-	if (!log->filling || !region_fits(flash, log->filling,
-				     log->open ? log->open->offset + log->open->used
-					       : log->filling->used + APPEND_HEADER,
-				     record + FLASH_BLOCK))
-		status = log->ready_count > 0 ? status : FLASH_REFUSED;
+		soon |= log->chunks[i].state == CHUNK_FULL ||
+			log->chunks[i].state == CHUNK_WRITING ||
+			log->chunks[i].state == CHUNK_WRITTEN;
+	status = region_room(flash, record);
+	if (status == FLASH_DONE && log->free_chunks == 0)
+		status = soon ? FLASH_BUSY : FLASH_REFUSED;
 	if (log->open && chunk_fits(flash, log->open, record))
 		status = FLASH_DONE;
 	if (!log->started || !flash_alive(flash))
@@ -344,6 +363,7 @@ written(struct flash *flash, struct write *write, int result)
 		chunk->state = CHUNK_WRITTEN;
 		list->chunks--;
 	} else {
+		log_trouble(flash);
 		chunk->state = chunk->tries < WRITE_TRIES && list->state != LIST_FAILED
 				       ? CHUNK_FULL
 				       : CHUNK_HELD;
@@ -385,6 +405,8 @@ append_write(struct flash *flash, uint64_t now_ns)
 		/* Readers go first, until staging would have to wait. */
 		if (chunk && log->free_chunks > 0 && most == 1 &&
 			(log->writing >= most || now_ns < log->pause_until_ns))
+			chunk = NULL;
+		if (chunk && chunk->tries > 0 && now_ns < log->calm_ns)
 			chunk = NULL;
 		if (chunk)
 			chunk->state = CHUNK_WRITING;

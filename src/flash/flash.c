@@ -21,6 +21,7 @@
 #define ERRORS_DEAD_NS 1000000000u /* over so long: the device is dead */
 #define LATE_NS 10000000000ull	   /* a write that takes longer: the same */
 #define LATE_CHECK_NS 100000000u
+#define PATIENCE_NS 1000000000u
 #define SAID_NS 1000000000u /* a line about errors at most each second */
 #define ROUND_MS 500	    /* blocking: rounds so long, */
 #define ROUNDS 20	    /* so many without an answer, and it isn't waited for any more */
@@ -29,6 +30,11 @@ struct dispatch {
 	struct write *under_way[WRITER_DEPTH];
 	uint32_t count;
 	struct io_request *waiting, **waiting_last; /* more than the queue takes at once */
+	/*
+	 * A clock for what is late: it goes on by a second at most between two rounds, so that a
+	 * process that was stopped doesn't take that for the device's silence.
+	 */
+	uint64_t patience_ns, seen_ns;
 	uint64_t late_checked_ns;
 	_Atomic uint32_t errors; /* one after the other */
 	_Atomic uint64_t errors_since_ns, said_ns;
@@ -123,6 +129,7 @@ writer_submit(struct flash *flash, struct write *write)
 	check(!write->under_way);
 	write->under_way = true;
 	write->submitted_ns = atomic_load_explicit(&flash->now_ns, memory_order_relaxed);
+	write->request.started = dispatch->patience_ns;
 	write->request.context = write;
 	write->request.next = NULL;
 	*dispatch->waiting_last = &write->request;
@@ -192,22 +199,34 @@ writer_bytes(const struct flash *flash)
 }
 
 static void
-check_late(struct flash *flash, uint64_t now_ns)
+check_late(struct flash *flash)
 {
 	struct dispatch *dispatch = flash->dispatch;
 
-	if (dispatch->count == 0 || now_ns - dispatch->late_checked_ns < LATE_CHECK_NS)
+	if (dispatch->count == 0 ||
+		dispatch->patience_ns - dispatch->late_checked_ns < LATE_CHECK_NS)
 		return;
-	dispatch->late_checked_ns = now_ns;
+	dispatch->late_checked_ns = dispatch->patience_ns;
 	for (uint32_t i = 0; i < WRITER_DEPTH; i++) {
 		const struct write *write = dispatch->under_way[i];
 
-		if (!write || now_ns < write->submitted_ns + LATE_NS ||
+		if (!write || dispatch->patience_ns < write->request.started + LATE_NS ||
 			!atomic_load_explicit(&flash->alive, memory_order_relaxed))
 			continue;
 		atomic_fetch_add_explicit(&dispatch->write_late, 1, memory_order_relaxed);
 		flash_void(flash, "a write hasn't come back for 10 s");
 	}
+}
+
+static void
+pass_time(struct flash *flash, uint64_t now_ns)
+{
+	struct dispatch *dispatch = flash->dispatch;
+	uint64_t passed_ns = now_ns > dispatch->seen_ns ? now_ns - dispatch->seen_ns : 0;
+
+	atomic_store_explicit(&flash->now_ns, now_ns, memory_order_relaxed);
+	dispatch->seen_ns = now_ns;
+	dispatch->patience_ns += passed_ns < PATIENCE_NS ? passed_ns : PATIENCE_NS;
 }
 
 /* --- the loop ----------------------------------------------------------------------------- */
@@ -219,7 +238,7 @@ flash_work(struct flash *flash, uint64_t now_ns)
 	int timeout_ms;
 	bool again;
 
-	atomic_store_explicit(&flash->now_ns, now_ns, memory_order_relaxed);
+	pass_time(flash, now_ns);
 	/* What is wanted after this is seen by this round, or keeps flash_wait awake. */
 	atomic_exchange(&flash->woken, false);
 	again = writer_poll(flash);
@@ -229,10 +248,10 @@ flash_work(struct flash *flash, uint64_t now_ns)
 	io->push(flash->writer);
 	again |= log_work(flash, now_ns);
 	io->push(flash->writer);
-	check_late(flash, now_ns);
+	check_late(flash);
 	timeout_ms = log_timeout_ms(flash, now_ns);
-	if (flash->dispatch->count > 0 && (timeout_ms < 0 || timeout_ms > 1000))
-		timeout_ms = 1000; /* to see a write that is late */
+	if (flash->dispatch->count > 0 && (timeout_ms < 0 || timeout_ms > 500))
+		timeout_ms = 500; /* to see a write that is late */
 	flash->dispatch->timeout_ms = timeout_ms;
 	return again;
 }
@@ -413,6 +432,11 @@ flash_get_stats(const struct flash *flash, struct flash_stats *stats)
 		stats->bytes += io->file(flash->io, i)->size;
 	stats->region_bytes = flash->region_bytes;
 	stats->regions = flash->region_count;
+	stats->recovered_items = flash->recovered.items;
+	stats->recovered_ns = flash->recovered.ns;
+	stats->recovery_killed = flash->recovered.killed;
+	stats->recovery_bad_regions = flash->recovered.bad_regions;
+	stats->recovered_clean = flash->recovered.clean;
 	stats->written_bytes = writer_bytes(flash);
 	stats->write_errors = atomic_load(&dispatch->write_errors);
 	stats->write_late = atomic_load(&dispatch->write_late);

@@ -33,6 +33,12 @@ log_submit(struct flash *flash, struct write *write, enum io_op op, uint32_t reg
 }
 
 void
+log_trouble(struct flash *flash)
+{
+	flash->log->calm_ns = atomic_load_explicit(&flash->now_ns, memory_order_relaxed) + CALM_NS;
+}
+
+void
 log_room(struct flash *flash)
 {
 	struct log *log = flash->log;
@@ -72,10 +78,10 @@ choose_sizes(struct flash *flash)
 	log->entries_max = entries;
 	log->list_bytes = footer_bytes(entries);
 	/* Of few regions, few can wait. */
-	log->ahead = flash->region_count < 8 ? 1 : flash->region_count / 32;
+	log->ahead = flash->region_count < 4 ? 1 : flash->region_count / 32;
 	if (log->ahead > AHEAD_MAX)
 		log->ahead = AHEAD_MAX;
-	if (log->ahead < REGIONS_AHEAD && flash->region_count >= 8)
+	if (log->ahead < REGIONS_AHEAD && flash->region_count >= 4)
 		log->ahead = REGIONS_AHEAD;
 	log->ahead_ready = log->ahead < REGIONS_AHEAD ? log->ahead : REGIONS_AHEAD;
 }
@@ -185,18 +191,23 @@ log_start(struct flash *flash, uint64_t sequence)
 bool
 log_work(struct flash *flash, uint64_t now_ns)
 {
+	struct log *log = flash->log;
 	bool again;
 
-	if (!flash->log->started || !flash_alive(flash))
+	if (!log->started || !flash_alive(flash))
 		return false;
 	budget_work(flash, now_ns);
 	append_recycle(flash, now_ns);
 	append_write(flash, now_ns);
-	region_seal_work(flash);
+	region_seal_work(flash, now_ns);
+	if (now_ns < log->calm_ns)
+		return false;
 	region_open_work(flash);
 	again = reclaim_work(flash);
 	/* What it freed is made ready at once. */
 	region_open_work(flash);
+	if (log->order_count == 0 && log->free_count == 0 && !log->finishing)
+		flash_void(flash, "no region is left that can be written");
 	return again;
 }
 
@@ -215,6 +226,8 @@ log_timeout_ms(const struct flash *flash, uint64_t now_ns)
 	pthread_mutex_unlock(&log->lock);
 	if (log->pause_until_ns > now_ns && log->pause_until_ns - now_ns < least_ns)
 		least_ns = log->pause_until_ns - now_ns;
+	if (log->calm_ns > now_ns && log->calm_ns - now_ns < least_ns)
+		least_ns = log->calm_ns - now_ns;
 	if (!flash_alive(flash) || least_ns == UINT64_MAX)
 		return -1;
 	return (int)((least_ns + 999999) / 1000000);

@@ -22,6 +22,7 @@
 #define STEP_ENTRIES 512	 /* index call-backs in a step of reclaim */
 #define REGION_ERRORS_MAX 8	 /* reads that may fail before a region is given up */
 #define AHEAD_MAX 4		 /* regions void and waiting, REGIONS_AHEAD of them ready */
+#define CALM_NS 100000000ull	 /* after an error, until the next try */
 #define PARTIAL_NS 1000000000ull /* a chunk with PARTIAL_BYTES is written when so old, */
 #define PARTIAL_BYTES 65536u	 /* which costs little padding; */
 #define STALE_NS 10000000000ull	 /* one with less when so old */
@@ -53,7 +54,15 @@ struct chunk {
 	struct write write;
 };
 
-enum list_state { LIST_FREE, LIST_OPEN, LIST_DRAINING, LIST_FLUSHING, LIST_WRITING, LIST_FAILED };
+enum list_state {
+	LIST_FREE,
+	LIST_OPEN,
+	LIST_DRAINING, /* until its chunks are written */
+	LIST_FLUSHING,
+	LIST_WRITING, /* the footer, */
+	LIST_AGAIN,   /* once more, after a while */
+	LIST_FAILED,
+};
 
 /* What will be the footer of a region that is open or being sealed. */
 struct list {
@@ -65,10 +74,11 @@ struct list {
 	uint32_t used;	 /* bytes of the region, up to the next append */
 	uint8_t state;
 	uint8_t tries;
+	bool made; /* it has become a footer */
 	struct write write;
 };
 
-enum opening_state { OPENING_IDLE, OPENING_WRITING };
+enum opening_state { OPENING_IDLE, OPENING_WRITING, OPENING_AGAIN };
 
 enum reclaim_state {
 	RECLAIM_IDLE,
@@ -93,6 +103,7 @@ struct reclaim {
 	bool retire;   /* the region is given up */
 	bool keep;     /* something may be copied on */
 	bool unlisted; /* its footer can't be read: purge */
+	bool troubled; /* the error was seen, and waited after */
 	uint8_t tries;
 	int result;	   /* of the last I/O */
 	struct list *list; /* of a region that was never sealed; else */
@@ -133,6 +144,7 @@ struct log {
 	bool started;
 	bool finishing;		   /* nothing more is taken, nothing begun */
 	bool making_room;	   /* but a free region is wanted for the snapshot */
+	uint64_t calm_ns;	   /* after an error: when the next try is made */
 	_Atomic bool busy;	   /* somebody was told so */
 	_Atomic uint32_t suspects; /* regions with too many errors, not looked for yet */
 
@@ -215,6 +227,8 @@ log_count(_Atomic uint64_t *counter, uint64_t more)
 void log_submit(struct flash *flash, struct write *write, enum io_op op, uint32_t region,
 	uint32_t offset, void *data, uint32_t bytes, bool durable,
 	void (*done)(struct flash *flash, struct write *write, int result));
+/* A write failed: a device that is resetting itself needs some time. */
+void log_trouble(struct flash *flash);
 /* Somebody who was told BUSY may ask again. */
 void log_room(struct flash *flash);
 
@@ -240,7 +254,7 @@ enum flash_status append_room(struct flash *flash, uint32_t record);
 bool region_open(struct flash *flash);
 /* With the mutex: the open region takes no more; its last chunk is closed. */
 void region_close(struct flash *flash);
-void region_seal_work(struct flash *flash);
+void region_seal_work(struct flash *flash, uint64_t now_ns);
 void region_open_work(struct flash *flash);
 /*
  * With the mutex: a write of this open or sealing region failed for good, and it is given up as soon

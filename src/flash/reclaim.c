@@ -117,6 +117,14 @@ entry_finger(const struct flash *flash, uint32_t i)
 /* --- which region ------------------------------------------------------------------------- */
 
 static void
+set_reinserting(struct flash *flash, bool reinserting)
+{
+	pthread_mutex_lock(&flash->log->lock);
+	flash->log->reinserting = reinserting;
+	pthread_mutex_unlock(&flash->log->lock);
+}
+
+static void
 begin(struct flash *flash, uint32_t region, bool retire, bool keep)
 {
 	struct reclaim *reclaim = &flash->log->reclaim;
@@ -127,10 +135,13 @@ begin(struct flash *flash, uint32_t region, bool retire, bool keep)
 	reclaim->keep = keep && reclaim->kept_bytes > 0;
 	reclaim->unlisted = false;
 	reclaim->tries = 0;
+	reclaim->troubled = false;
 	reclaim->list = NULL;
 	reclaim->next = 0;
 	reclaim->kept_used = 0;
 	reclaim->kept_next = 0;
+	/* Early, so that what is chosen will surely find room. */
+	set_reinserting(flash, reclaim->keep);
 }
 
 /* A region that was never sealed, whose writes failed and are all back. */
@@ -488,15 +499,9 @@ void_begin(struct flash *flash)
 	region_header_make(flash, reclaim->block, region_sequence_take(flash), FLASH_REGION_FREE,
 		(uint32_t)(atomic_load(&flash->now_ns) / 1000000000u));
 	reclaim->tries = 0;
+	if (reclaim->kept_used == 0)
+		set_reinserting(flash, false);
 	void_write(flash);
-}
-
-static void
-set_reinserting(struct flash *flash, bool reinserting)
-{
-	pthread_mutex_lock(&flash->log->lock);
-	flash->log->reinserting = reinserting;
-	pthread_mutex_unlock(&flash->log->lock);
 }
 
 static void
@@ -510,8 +515,6 @@ clear_begin(struct flash *flash)
 	if (reclaim->unlisted)
 		flash->options.items->purge(
 			flash->options.items_context, flash_segment(reclaim->region));
-	if (reclaim->kept_used > 0)
-		set_reinserting(flash, true);
 }
 
 static bool
@@ -523,6 +526,12 @@ void_work(struct flash *flash)
 		clear_begin(flash);
 		return true;
 	}
+	if (!reclaim->troubled) {
+		log_trouble(flash);
+		reclaim->troubled = true;
+		return false;
+	}
+	reclaim->troubled = false;
 	if (reclaim->tries < WRITE_TRIES) {
 		void_write(flash);
 		return false;

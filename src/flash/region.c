@@ -234,7 +234,7 @@ uint32_t
 region_void_count(const struct flash *flash)
 {
 	struct log *log = flash->log;
-	uint32_t count = log->free_count + (log->opening == OPENING_WRITING);
+	uint32_t count = log->free_count + (log->opening != OPENING_IDLE);
 
 	pthread_mutex_lock(&log->lock);
 	count += log->ready_count;
@@ -265,10 +265,11 @@ opened(struct flash *flash, struct write *write, int result)
 {
 	struct log *log = flash->log;
 
+	(void)write;
+	if (result != 0)
+		log_trouble(flash);
 	if (result != 0 && log->opening_tries < WRITE_TRIES) {
-		log->opening_tries++;
-		log_submit(flash, write, IO_WRITE, log->reopening, 0, log->opening_block,
-			FLASH_BLOCK, true, opened);
+		log->opening = OPENING_AGAIN;
 		return;
 	}
 	log->opening = OPENING_IDLE;
@@ -283,6 +284,17 @@ opened(struct flash *flash, struct write *write, int result)
 	log_room(flash);
 }
 
+static void
+write_opening(struct flash *flash)
+{
+	struct log *log = flash->log;
+
+	log->opening = OPENING_WRITING;
+	log->opening_tries++;
+	log_submit(flash, &log->opening_write, IO_WRITE, log->reopening, 0, log->opening_block,
+		FLASH_BLOCK, true, opened);
+}
+
 /* One at a time: they must be ready in the order of their sequences. */
 void
 region_open_work(struct flash *flash)
@@ -292,6 +304,8 @@ region_open_work(struct flash *flash)
 	uint64_t sequence;
 	bool enough;
 
+	if (log->opening == OPENING_AGAIN)
+		write_opening(flash);
 	pthread_mutex_lock(&log->lock);
 	enough = log->ready_count >= log->ahead_ready;
 	pthread_mutex_unlock(&log->lock);
@@ -306,10 +320,8 @@ region_open_work(struct flash *flash)
 	region_begin(flash, log->reopening, sequence, REGION_OPENING);
 	region_header_make(
 		flash, log->opening_block, sequence, FLASH_REGION_DATA, region->opened_s);
-	log->opening = OPENING_WRITING;
-	log->opening_tries = 1;
-	log_submit(flash, &log->opening_write, IO_WRITE, log->reopening, 0, log->opening_block,
-		FLASH_BLOCK, true, opened);
+	log->opening_tries = 0;
+	write_opening(flash);
 }
 
 bool
@@ -329,6 +341,7 @@ region_open(struct flash *flash)
 	list->chunks = 0;
 	list->used = FLASH_BLOCK;
 	list->tries = 0;
+	list->made = false;
 	log->ready_count--;
 	memmove(log->ready, log->ready + 1, log->ready_count * sizeof *log->ready);
 	log->filling = list;
@@ -376,8 +389,9 @@ footer_make(struct flash *flash, struct list *list)
 	struct flash_footer *footer = (void *)(list->bytes + bytes - sizeof *footer);
 	uint8_t *first = (uint8_t *)footer - entries_bytes;
 
-	if (list->entries == (void *)first && footer->magic == FLASH_FOOTER_MAGIC)
+	if (list->made)
 		return bytes;
+	list->made = true;
 	memmove(first, list->bytes, entries_bytes);
 	memset(list->bytes, 0, (size_t)(first - list->bytes));
 	list->entries = (void *)first;
@@ -412,10 +426,12 @@ flushed(struct flash *flash, struct write *write, int result)
 	struct list *list = write->context;
 
 	pthread_mutex_lock(&flash->log->lock);
-	if (result != 0)
-		region_fail(flash, list);
-	else
+	if (result == 0) {
 		footer_write(flash, list);
+	} else {
+		log_trouble(flash);
+		region_fail(flash, list);
+	}
 	pthread_mutex_unlock(&flash->log->lock);
 }
 
@@ -429,17 +445,19 @@ footer_written(struct flash *flash, struct write *write, int result)
 	if (result == 0) {
 		region_set_state(&flash->regions[list->region], REGION_SEALED);
 		list->state = LIST_FREE;
-	} else if (list->tries < WRITE_TRIES) {
-		footer_write(flash, list);
 	} else {
-		region_fail(flash, list);
+		log_trouble(flash);
+		if (list->tries < WRITE_TRIES)
+			list->state = LIST_AGAIN;
+		else
+			region_fail(flash, list);
 	}
 	pthread_mutex_unlock(&log->lock);
 	log_room(flash);
 }
 
 void
-region_seal_work(struct flash *flash)
+region_seal_work(struct flash *flash, uint64_t now_ns)
 {
 	struct log *log = flash->log;
 
@@ -447,6 +465,8 @@ region_seal_work(struct flash *flash)
 	for (unsigned i = 0; i < LISTS; i++) {
 		struct list *list = &log->lists[i];
 
+		if (list->state == LIST_AGAIN && now_ns >= log->calm_ns)
+			footer_write(flash, list);
 		if (list->state != LIST_DRAINING || list->chunks > 0)
 			continue;
 		list->state = LIST_FLUSHING;
