@@ -2,6 +2,7 @@
 #include "base/options.h"
 
 #include "base/check.h"
+#include "base/options_flash.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -108,38 +109,6 @@ parse_number(const char *text, int base, int64_t *number)
 	return end != text && *end == 0 && errno == 0 && !isspace((unsigned char)*text);
 }
 
-/* Bytes, with k, m or g behind them. */
-static bool
-parse_size(const char *text, uint64_t *bytes)
-{
-	unsigned shift = 0;
-	char *end;
-
-	if (!isdigit((unsigned char)*text))
-		return false;
-	errno = 0;
-	*bytes = strtoull(text, &end, 10);
-	if (errno != 0)
-		return false;
-	switch (tolower((unsigned char)*end)) {
-	case 'k':
-		shift = 10;
-		break;
-	case 'm':
-		shift = 20;
-		break;
-	case 'g':
-		shift = 30;
-		break;
-	}
-	if (shift)
-		end++;
-	if (*end != 0 || *bytes > UINT64_MAX >> shift)
-		return false;
-	*bytes <<= shift;
-	return true;
-}
-
 static bool
 parse_flag(const char *text, bool *flag)
 {
@@ -185,8 +154,8 @@ refuse_value(const struct option_row *row, const char *text, char *error)
 		return fail(error, "option %s: '%.64s' is not one of %s", name, text, row->choices);
 	case OPTION_SIZE:
 		return fail(error,
-			"option %s: '%.64s' is not a size between %.0f and %.0f bytes (k, m and g "
-			"may follow the number)",
+			"option %s: '%.64s' is not a size between %.0f and %.0f bytes (k, m, g and "
+			"t may follow the number)",
 			name, text, row->min, row->max);
 	case OPTION_OCTAL:
 		return fail(
@@ -257,7 +226,7 @@ store_value(struct options *options, const struct option_row *row, const char *t
 		*(uint64_t *)field = (uint64_t)number;
 		return true;
 	case OPTION_SIZE:
-		if (!parse_size(text, &bytes) || (double)bytes < row->min ||
+		if (!options_parse_size(text, &bytes) || (double)bytes < row->min ||
 			(double)bytes > row->max)
 			return false;
 		*(uint64_t *)field = bytes;
@@ -689,6 +658,22 @@ check_sizes(const struct options *options, char *error)
 	return true;
 }
 
+/* Which files there are, and what doesn't go with flash. */
+static bool
+check_flash(const struct options *options, char *error)
+{
+	struct options_flash flash;
+	bool fine = options_flash_read(options, &flash, error);
+
+	if (fine && flash.count > 0 && options->evictions_off)
+		fine = fail(error,
+			"option -M (--disable-evictions): not together with %s, where room is made "
+			"by leaving items out",
+			options->flash_path ? "--flash-path" : "-o ext_path");
+	options_flash_free(&flash);
+	return fine;
+}
+
 bool
 options_check(const struct options *options, char error[OPTIONS_ERROR_MAX])
 {
@@ -703,7 +688,7 @@ options_check(const struct options *options, char error[OPTIONS_ERROR_MAX])
 			options->prefix_delimiter);
 	if (options->unix_socket && !*options->unix_socket)
 		return fail(error, "option -s (--unix-socket): the path is empty");
-	return check_sizes(options, error);
+	return check_sizes(options, error) && check_flash(options, error);
 }
 
 void

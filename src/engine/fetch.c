@@ -191,6 +191,49 @@ fetch_miss(struct deciding *deciding, enum store_found found)
 	return true;
 }
 
+/*
+ * An item on flash can't be marked: the one that is due is written anew with its win handed out.
+ */
+static enum store_action
+decide_win(void *context, const struct store_view *current, enum store_found found,
+	struct store_draft *draft)
+{
+	struct deciding *deciding = context;
+
+	(void)found;
+	deciding->present = current != NULL;
+	deciding->won = false;
+	if (!current)
+		return STORE_KEEP;
+	deciding->view = *current;
+	deciding->won = !(current->soft & ITEM_SOFT_WIN) &&
+			fetch_win_due(deciding->engine, deciding->request, current);
+	if (!deciding->won)
+		return STORE_KEEP;
+	command_draft_keep(draft, current);
+	draft->win_sent = true;
+	return STORE_REPLACE;
+}
+
+/* False: it must wait. Otherwise *found says what the item is now, and deciding->won. */
+static bool
+win_on_flash(struct deciding *deciding, enum store_found *found)
+{
+	const struct store_view *view = &deciding->view;
+	enum store_status status;
+
+	if (deciding->request->protocol != PROTOCOL_META || !view->flash ||
+		(view->soft & ITEM_SOFT_WIN) ||
+		!fetch_win_due(deciding->engine, deciding->request, view))
+		return true;
+	status = command_change(deciding, decide_win);
+	if (status == STORE_WAIT)
+		return false;
+	deciding->won &= status == STORE_DONE;
+	*found = deciding->present ? STORE_PRESENT : STORE_ABSENT;
+	return true;
+}
+
 bool
 fetch_run(struct deciding *deciding)
 {
@@ -226,6 +269,8 @@ fetch_run(struct deciding *deciding)
 		deciding->rewritten &= status == STORE_DONE;
 		found = deciding->present ? STORE_PRESENT : STORE_ABSENT;
 	}
+	if (found == STORE_PRESENT && !deciding->rewritten && !win_on_flash(deciding, &found))
+		return false;
 	if (found != STORE_PRESENT)
 		return fetch_miss(deciding, found);
 	if (deciding->won) {

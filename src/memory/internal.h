@@ -289,7 +289,12 @@ bool rank_worth(const struct memory *memory, uint32_t reads, uint64_t weight);
 
 /* --- reclaim.c, walk.c -------------------------------------------------------------------- */
 
-enum step { STEP_IDLE, STEP_WORKED, STEP_GRACE /* nothing can go on before a grace period */ };
+enum step {
+	STEP_IDLE,
+	STEP_WORKED,
+	STEP_GRACE, /* nothing can go on before a grace period */
+	STEP_BUSY,  /* nor before the items' owner has room for what leaves */
+};
 
 struct budget {
 	uint32_t items, bytes;

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/pages.h"
+#include "store/item_hd.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -342,6 +343,45 @@ memory_set_limit(struct memory *memory, uint64_t limit_bytes)
 	atomic_store(&memory->exhausted, false);
 	pool_wake(memory);
 	return true;
+}
+
+bool
+memory_worth(const struct memory *memory, uint32_t reads, uint64_t bytes)
+{
+	return rank_worth(memory, reads, bytes);
+}
+
+static void
+visit_segment(struct memory *memory, uint32_t segment,
+	void (*visit)(void *context, const struct item *item, uint32_t segment, uint32_t offset),
+	void *context)
+{
+	uint32_t used = segment_at(memory, segment)->used;
+
+	for (uint32_t at = 0; at < used;) {
+		const struct item *item = memory_address(&memory->arena, segment, at / ITEM_ALIGN);
+		/* It may be given up in the visit, but stays where it is. */
+		uint32_t size = item_size(item);
+
+		visit(context, item, segment, at / ITEM_ALIGN);
+		at += size;
+	}
+}
+
+void
+memory_visit(struct memory *memory,
+	void (*visit)(void *context, const struct item *item, uint32_t segment, uint32_t offset),
+	void *context)
+{
+	for (int generation = MAIN; generation >= PROBATION; generation--)
+		for (uint32_t segment = 1; segment < memory->bare_from; segment++) {
+			uint8_t state = atomic_load(&segment_at(memory, segment)->state);
+
+			if ((state == SEGMENT_OPEN || state == SEGMENT_SEALED ||
+				    state == SEGMENT_CLEARING) &&
+				READ(memory->faces[segment].generation) == (unsigned)generation)
+				visit_segment(memory, segment, visit, context);
+		}
 }
 
 void

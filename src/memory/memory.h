@@ -30,6 +30,14 @@ struct memory_thread;
 
 enum memory_reason { MEMORY_EVICTED, MEMORY_EXPIRED, MEMORY_FLUSHED };
 
+/* What became of an item that memory has no room for. */
+enum memory_dropped {
+	MEMORY_GONE,	/* the index didn't name this place */
+	MEMORY_DROPPED, /* its key is absent now */
+	MEMORY_KEPT,	/* the owner has put it elsewhere: the index names it there */
+	MEMORY_BUSY,	/* he is about to, and can't yet: ask again after a wake */
+};
+
 /*
  * What memory asks of the items' owner, the store. 'segment' and 'offset' (in units of 16 bytes)
  * name the place of *item. All may be called from any thread that does reclaim work, always on
@@ -53,12 +61,12 @@ struct memory_items {
 		uint32_t to_segment, uint32_t to_offset, struct item *to, uint32_t epoch,
 		unsigned reads);
 	/*
-	 * Under the bucket's lock: if the index still names this place, clears the entry and gives
-	 * true (then the item is gone; its large body too: memory releases the body's segments).
-	 * Counted by reason.
+	 * Under the bucket's lock: if the index still names this place, clears the entry or points
+	 * it elsewhere (then the item is gone from memory; its large body too: memory releases the
+	 * body's segments). MEMORY_KEPT and MEMORY_BUSY only for MEMORY_EVICTED. Counted by reason.
 	 */
-	bool (*drop)(void *context, const struct item *item, uint32_t segment, uint32_t offset,
-		enum memory_reason reason);
+	enum memory_dropped (*drop)(void *context, const struct item *item, uint32_t segment,
+		uint32_t offset, enum memory_reason reason);
 	/* The key's hash, for the ghost. */
 	uint64_t (*hash)(void *context, const struct item *item);
 	/*
@@ -235,6 +243,8 @@ void memory_dead(struct memory *memory, uint32_t segment, uint32_t bytes);
  * thread.
  */
 bool memory_ghost_take(struct memory *memory, uint64_t hash, uint64_t bytes);
+/* Would an item of so many bytes that is read about so often have a place in main? Any thread. */
+bool memory_worth(const struct memory *memory, uint32_t reads, uint64_t bytes);
 /* Loads what that will look at. */
 void memory_ghost_prefetch(const struct memory *memory, uint64_t hash);
 /* Remembers what was taken, when the append that it was for has to be tried again. Any thread. */
@@ -300,6 +310,14 @@ void memory_set_outside(struct memory *memory, uint64_t bytes);
  * gives pages back step by step.
  */
 bool memory_set_limit(struct memory *memory, uint64_t limit_bytes);
+
+/*
+ * Calls visit for every item that stands in a segment, named by the index or not; those of main
+ * first. No other thread uses memory meanwhile.
+ */
+void memory_visit(struct memory *memory,
+	void (*visit)(void *context, const struct item *item, uint32_t segment, uint32_t offset),
+	void *context);
 
 struct memory_stats {
 	uint64_t limit_bytes, segment_bytes;

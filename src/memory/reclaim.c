@@ -380,13 +380,18 @@ memory_reclaim(struct memory_thread *thread, uint32_t now_s, uint32_t *next_s)
 	bool needed = waiting >= GRACE_BATCH || pool_free_count(memory) < pool_low(memory);
 	pthread_mutex_unlock(&memory->pool);
 
-	if (step == STEP_GRACE || (waiting && (needed || step == STEP_IDLE))) {
+	if (step == STEP_GRACE || (waiting && (needed || step == STEP_IDLE || step == STEP_BUSY))) {
 		wait_for_grace(memory);
 		return true;
 	}
 	/* What a change of the limit left to give back. */
 	if (pool_trim(memory) || step == STEP_WORKED)
 		return true;
+	/* The owner wakes us; time goes on meanwhile. */
+	if (step == STEP_BUSY) {
+		*next_s = now_s + 1;
+		return false;
+	}
 	if (!reclaim_token_take(memory))
 		return true;
 	bool more = nothing_left(memory, now_s);

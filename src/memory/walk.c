@@ -81,7 +81,8 @@ reads_of(struct memory *memory, const struct found *found)
 
 /* --- dropping ----------------------------------------------------------------------------- */
 
-static void
+/* False: the owner is busy, the item stays for now. */
+static bool
 drop(struct memory *memory, const struct found *found, enum memory_reason reason)
 {
 	const struct memory_items *items = memory->options.items;
@@ -90,8 +91,13 @@ drop(struct memory *memory, const struct found *found, enum memory_reason reason
 			(memory->job.kind == JOB_PROBATION ||
 				(memory->job.kind == JOB_MERGE && memory->tuning.ghost_main));
 
-	if (!items->drop(context, found->item, found->segment, found->offset, reason))
-		return;
+	enum memory_dropped dropped =
+		items->drop(context, found->item, found->segment, found->offset, reason);
+
+	if (dropped == MEMORY_GONE)
+		return true;
+	if (dropped == MEMORY_BUSY)
+		return false;
 	memory_dead(memory, found->segment, found->size);
 	COUNT(memory->dropped_items, 1);
 	for (uint32_t i = 0; i < item_large_count(found->item); i++) {
@@ -99,8 +105,9 @@ drop(struct memory *memory, const struct found *found, enum memory_reason reason
 
 		memory_body_release(memory, &body, 1, true);
 	}
-	if (remember)
+	if (remember && dropped == MEMORY_DROPPED)
 		ghost_insert(&memory->ghost, items->hash(context, found->item));
+	return true;
 }
 
 /* --- moving ------------------------------------------------------------------------------- */
@@ -363,10 +370,10 @@ walk_sources(struct memory *memory, uint32_t now_s, struct budget budget)
 			}
 			if (moved == MOVED && job->kind == JOB_PROBATION)
 				COUNT(memory->promoted_items, 1);
-			if (moved != MOVED)
-				drop(memory, &found, MEMORY_EVICTED);
-		} else {
-			drop(memory, &found, verdict.reason);
+			if (moved != MOVED && !drop(memory, &found, MEMORY_EVICTED))
+				return STEP_BUSY;
+		} else if (!drop(memory, &found, verdict.reason)) {
+			return STEP_BUSY;
 		}
 		job->item++;
 		job->offset += found.size;

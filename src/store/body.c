@@ -39,13 +39,25 @@ in_arena(const struct memory_arena *arena, const uint8_t *bytes)
 	       bytes < arena->base + ((uint64_t)arena->segments_max << arena->segment_shift);
 }
 
+static enum store_pinned
+pin_loan(struct store_thread *thread, const void *bytes)
+{
+	static const enum store_pinned answers[] = {
+		[FLASH_PINNED] = STORE_PINNED,
+		[FLASH_PIN_REFUSED] = STORE_PIN_REFUSED,
+		[FLASH_ELSEWHERE] = STORE_ELSEWHERE,
+	};
+
+	return answers[flash_pin(thread->flash, bytes)];
+}
+
 enum store_pinned
 store_pin(struct store_thread *thread, const void *bytes)
 {
 	struct store *store = thread->store;
 
 	if (!in_arena(&store->arena, bytes))
-		return STORE_ELSEWHERE;
+		return thread->flash ? pin_loan(thread, bytes) : STORE_ELSEWHERE;
 	return memory_pin(store->memory, memory_segment_of(&store->arena, bytes))
 		       ? STORE_PINNED
 		       : STORE_PIN_REFUSED;
@@ -56,5 +68,8 @@ store_unpin(struct store_thread *thread, const void *bytes)
 {
 	struct store *store = thread->store;
 
-	memory_unpin(store->memory, memory_segment_of(&store->arena, bytes));
+	if (in_arena(&store->arena, bytes))
+		memory_unpin(store->memory, memory_segment_of(&store->arena, bytes));
+	else
+		flash_unpin(thread->flash, bytes);
 }

@@ -26,6 +26,12 @@ struct change {
 	struct store_draft *draft;
 	uint8_t kinds;
 	uint64_t cas;
+	/* Its copy on flash: what it is, or what it was made from; 0: none. */
+	uint64_t position;
+	uint32_t epoch;	 /* of the present item: DRAM's, or when flash's was judged */
+	bool pending;	 /* an item that may be the key's is on its way */
+	uint64_t failed; /* an entry that may be the key's, and can't be read; 0: none */
+	_Atomic uint64_t *failed_slot;
 };
 
 static uint64_t
@@ -39,6 +45,9 @@ next_cas(struct store_thread *thread)
 		thread->cas_next = atomic_fetch_add_explicit(
 			&store->cas_next, CAS_BLOCK, memory_order_relaxed);
 		thread->cas_end = thread->cas_next + CAS_BLOCK;
+		/* Half of 2^30 ahead of need: nobody has to wait for it. */
+		if (store->flash)
+			flash_cas_reserve(store->flash, thread->cas_end);
 	}
 	return thread->cas_next++;
 }
@@ -65,25 +74,79 @@ take_present(struct change *change, _Atomic uint64_t *slot, uint64_t entry)
 {
 	struct store_view *view = &change->view;
 
+	const struct store *store = change->thread->store;
+
 	change->slot = slot;
-	store_view_fill(change->thread->store, view, entry, slot, change->locked.number);
+	store_view_fill(store, view, entry, slot, change->locked.number);
 	change->found = store_judge(change->thread, view->item, view->segment);
+	change->epoch = memory_segment_epoch(store->memory, view->segment);
+	if (view->kinds & ITEM_FLASH)
+		change->position = store_flash_origin(store, view->item);
+}
+
+/* The present item is in this loan. */
+static void
+take_from_flash(struct change *change, _Atomic uint64_t *slot, uint64_t entry,
+	const struct flash_loan *loan)
+{
+	const struct store *store = change->thread->store;
+
+	change->slot = slot;
+	change->position = loan->position;
+	/* Before it is judged: a flush in between is seen by the new item's epoch, or by the judge. */
+	change->epoch = memory_epoch(store->memory);
+	store_flash_view(store, &change->view, entry, slot, change->locked.number, loan);
+	change->found = store_flash_judge(change->thread, change->view.item, loan->position);
+}
+
+static void
+look_at_nothing(struct change *change)
+{
+	change->slot = NULL;
+	change->found = STORE_ABSENT;
+	change->position = change->failed = 0;
+	change->pending = false;
 }
 
 static void
 find_locked(struct change *change)
 {
-	const struct store *store = change->thread->store;
+	struct store_thread *thread = change->thread;
+	const struct store *store = thread->store;
+	struct flash_loan *loan;
 	_Atomic uint64_t *slot;
 	uint64_t entry;
 
-	change->slot = NULL;
-	change->found = STORE_ABSENT;
-	while ((slot = index_locked_next(&change->locked, &entry)))
-		if (item_has_key(store_item(store, entry), change->key, change->key_size)) {
+	look_at_nothing(change);
+	while ((slot = index_locked_next(&change->locked, &entry))) {
+		if (!store_on_flash(store, entry)) {
+			if (!item_has_key(store_item(store, entry), change->key, change->key_size))
+				continue;
 			take_present(change, slot, entry);
-			return;
+			break;
 		}
+		switch (store_flash_candidate(
+			thread, entry, change->key, change->key_size, &loan)) {
+		case CANDIDATE_MATCH:
+			take_from_flash(change, slot, entry, loan);
+			break;
+		case CANDIDATE_PENDING:
+			change->pending = true;
+			break;
+		case CANDIDATE_FAILED:
+			change->failed = entry;
+			change->failed_slot = slot;
+			break;
+		case CANDIDATE_OTHER:
+			break;
+		}
+		if (change->slot)
+			break;
+	}
+	if (change->slot) {
+		change->pending = false;
+		change->failed = 0;
+	}
 }
 
 /* Locks the key's bucket and looks: by the hint alone where the bucket is as it was then. */
@@ -99,13 +162,55 @@ lock_and_look(struct change *change, uint64_t hash, const struct store_hint *hin
 	} else if (!index_lock_found(index, hash, thread->number, hint->number, hint->version,
 			   &change->locked)) {
 		find_locked(change);
-	} else if (hint->entry) {
-		take_present(
-			change, hint->slot, atomic_load_explicit(hint->slot, memory_order_relaxed));
 	} else {
-		change->slot = NULL;
-		change->found = STORE_ABSENT;
+		look_at_nothing(change);
+		if (hint->entry)
+			take_present(change, hint->slot,
+				atomic_load_explicit(hint->slot, memory_order_relaxed));
 	}
+}
+
+static void
+look_again(struct change *change)
+{
+	index_locked_rewind(&change->locked);
+	find_locked(change);
+}
+
+/*
+ * What stands on flash under the key's tag must be known before anything is decided: whether it is
+ * the key's. What can't be read is taken for it, and dies: by its place, because the key behind it
+ * isn't known. STORE_DONE: the change can go on.
+ */
+static enum store_status
+settle_look(struct change *change)
+{
+	struct store_thread *thread = change->thread;
+
+	while (change->failed && !change->pending) {
+		uint64_t position = flash_position(thread->store->flash,
+			bucket_entry_segment(change->failed), bucket_entry_offset(change->failed));
+		enum store_status status =
+			position ? store_flash_kill(thread, FLASH_RECORD_PLACE, position, position)
+				 : STORE_DONE;
+
+		if (status != STORE_DONE)
+			return status;
+		index_locked_remove(&change->locked, change->failed_slot);
+		counter_add(&thread->counters->flash_objects, -1ull);
+		counter_add(&thread->counters->flash_unreadable, 1);
+		look_again(change);
+	}
+	return change->pending ? STORE_WAIT : STORE_DONE;
+}
+
+/* The present item's copy on flash, if it has one, must be dead for ever before it is superseded. */
+static inline enum store_status
+kill_copy(struct change *change)
+{
+	return change->position ? store_flash_kill(change->thread, FLASH_RECORD_KEY,
+					  change->locked.hash, change->position)
+				: STORE_DONE;
 }
 
 uint32_t
@@ -151,6 +256,10 @@ bury(struct change *change, uint64_t bytes, bool keep_body)
 	struct memory *memory = thread->store->memory;
 	const struct item *item = change->view.item;
 
+	if (change->view.flash) {
+		counter_add(&thread->counters->flash_objects, -1ull);
+		return;
+	}
 	if (change->found != STORE_PRESENT)
 		store_count_reclaimed(thread, item, classes_find(&thread->store->classes, bytes));
 	memory_dead(memory, change->view.segment, item_size(item));
@@ -163,7 +272,8 @@ count_and_bury_removed(struct change *change)
 {
 	uint64_t bytes = peer_bytes(change, change->view.value_size, change->view.kinds);
 
-	count_items(change->thread, bytes, -1);
+	if (!change->view.flash)
+		count_items(change->thread, bytes, -1);
 	bury(change, bytes, false);
 }
 
@@ -174,8 +284,10 @@ count_and_bury_replaced(struct change *change)
 	struct store_thread *thread = change->thread;
 	uint64_t bytes = peer_bytes(change, change->draft->value_size, change->kinds);
 
-	if (!change->slot) {
+	if (!change->slot || change->view.flash) {
 		count_items(thread, bytes, 1);
+		if (change->slot)
+			bury(change, bytes, false);
 		return;
 	}
 	uint64_t before = peer_bytes(change, change->view.value_size, change->view.kinds);
@@ -441,13 +553,13 @@ append(struct change *change, uint32_t bytes, uint32_t count, struct memory_plac
 	struct store_thread *thread = change->thread;
 	struct memory *memory = thread->store->memory;
 	uint64_t body_bytes = (uint64_t)count << thread->store->arena.segment_shift;
-	bool main = change->slot
+	bool main = change->slot && !change->view.flash
 			    ? change->view.main
 			    : memory_ghost_take(memory, change->locked.hash, bytes + body_bytes);
 	enum memory_status status = memory_append(
 		thread->memory, bytes, change->draft->expiry_s, main, thread->now_s, place);
 
-	if (status != MEMORY_OK && main && !change->slot)
+	if (status != MEMORY_OK && main && (!change->slot || change->view.flash))
 		memory_ghost_put(memory, change->locked.hash);
 	return status;
 }
@@ -478,8 +590,7 @@ replace(struct change *change)
 	 * outlive a flush_all that came between: the successor would stand in a segment of the new
 	 * epoch.
 	 */
-	if (change->found == STORE_PRESENT &&
-		place.epoch != memory_segment_epoch(memory, change->view.segment)) {
+	if (change->found == STORE_PRESENT && place.epoch != change->epoch) {
 		memory_dead(memory, place.segment, bytes);
 		refuse(change, MEMORY_OK, borrowed);
 		return STORE_AGAIN;
@@ -492,13 +603,6 @@ replace(struct change *change)
 		memory_body_publish(memory, thread->segments, count);
 	count_and_bury_replaced(change);
 	return STORE_DONE;
-}
-
-static void
-look_again(struct change *change)
-{
-	index_locked_rewind(&change->locked);
-	find_locked(change);
 }
 
 enum store_status
@@ -517,10 +621,17 @@ store_change(struct store_thread *thread, const uint8_t *key, uint32_t key_size,
 	change.draft = &draft;
 	lock_and_look(&change, hash, update->hint);
 	for (;;) {
-		status = STORE_DONE;
+		action = STORE_KEEP;
+		status = settle_look(&change);
+		if (status != STORE_DONE)
+			break;
 		memset(&draft, 0, sizeof draft);
 		action = update->decide(update->context,
 			change.found == STORE_PRESENT ? &change.view : NULL, change.found, &draft);
+		if (action != STORE_KEEP)
+			status = kill_copy(&change);
+		if (status != STORE_DONE)
+			break;
 		if (action == STORE_REPLACE) {
 			status = replace(&change);
 		} else if (action == STORE_REMOVE && change.slot) {
@@ -549,8 +660,16 @@ store_set(struct store_thread *thread, const uint8_t *key, uint32_t key_size, ui
 	change.key_size = key_size;
 	change.draft = draft;
 	lock_and_look(&change, hash, hint);
-	while ((status = replace(&change)) == STORE_AGAIN)
+	for (;;) {
+		status = settle_look(&change);
+		if (status == STORE_DONE)
+			status = kill_copy(&change);
+		if (status == STORE_DONE)
+			status = replace(&change);
+		if (status != STORE_AGAIN)
+			break;
 		look_again(&change);
+	}
 	index_unlock(&change.locked);
 	*cas = status == STORE_DONE ? change.cas : 0;
 	return (enum store_status)status;
@@ -564,6 +683,9 @@ store_take_win(struct store_thread *thread, const struct store_view *view, uint6
 	_Atomic uint64_t *slot;
 	uint64_t entry;
 	bool won = false;
+
+	if (view->flash)
+		return false;
 
 	index_lock(thread->store->index, hash, thread->number, &locked);
 	while ((slot = index_locked_next(&locked, &entry)))

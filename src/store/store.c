@@ -54,12 +54,30 @@ make_memory(struct store *store)
 	});
 }
 
-static struct index *
-make_index(struct store *store)
+/*
+ * Items on flash lose a bit of their tags with each doubling, so the index begins with room for
+ * them, as far as a part of -m goes: an eighth. Values of 1 KiB fill it just so.
+ */
+uint64_t
+store_choose_buckets(const struct store *store)
 {
 	const struct store_options *options = &store->options;
-	uint64_t buckets = options->buckets_initial ? options->buckets_initial
-						    : options->limit_bytes / BYTES_PER_BUCKET;
+	uint64_t buckets = options->limit_bytes / BYTES_PER_BUCKET, flash_bytes = 0;
+	uint64_t most = options->limit_bytes / 8 / sizeof(struct bucket);
+
+	if (options->buckets_initial)
+		return options->buckets_initial;
+	for (uint32_t i = 0; options->flash && i < options->flash->file_count; i++)
+		flash_bytes += options->flash->files[i].size;
+	flash_bytes /= 7 * 1024;
+	flash_bytes = flash_bytes < most ? flash_bytes : most;
+	return buckets > flash_bytes ? buckets : flash_bytes;
+}
+
+struct index *
+store_make_index(struct store *store, uint64_t buckets)
+{
+	const struct store_options *options = &store->options;
 	/*
 	 * The smallest items take 32 bytes: a full reserved arena of them needs a sixth of its
 	 * bytes as index, and room to grow.
@@ -93,8 +111,12 @@ store_create(const struct store_options *options)
 		goto failed;
 	store->arena = *memory_arena(store->memory);
 	store->pieces_max = (uint32_t)(options->value_bytes_max >> store->arena.segment_shift) + 2;
-	store->index = make_index(store);
+	store->index = store_make_index(store, store_choose_buckets(store));
 	if (!store->index)
+		goto failed;
+	if (options->error_size)
+		options->error[0] = '\0';
+	if (options->flash && !store_flash_open(store))
 		goto failed;
 	return store;
 failed:
@@ -107,6 +129,8 @@ store_destroy(struct store *store)
 {
 	int error = errno;
 
+	if (store->flash)
+		flash_destroy(store->flash);
 	if (store->index)
 		index_destroy(store->index);
 	if (store->memory)
@@ -126,9 +150,14 @@ store_thread_create(struct store *store, unsigned number, struct counters *count
 	thread->counters = counters;
 	thread->number = number;
 	thread->random = (uint32_t)random_seed() | 1;
+	if (number == store->options.workers)
+		counter_add(&counters->flash_objects, store->flash_objects_found);
 	thread->segments = calloc(store->pieces_max, sizeof *thread->segments);
 	thread->memory = memory_thread_create(store->memory, number);
-	if (!thread->segments || !thread->memory) {
+	if (store->flash && number < store->options.workers)
+		thread->flash = flash_thread_create(store->flash);
+	if (!thread->segments || !thread->memory ||
+		(store->flash && number < store->options.workers && !thread->flash)) {
 		store_thread_destroy(thread);
 		return NULL;
 	}
@@ -138,10 +167,21 @@ store_thread_create(struct store *store, unsigned number, struct counters *count
 void
 store_thread_destroy(struct store_thread *thread)
 {
+	store_held_spent(thread);
+	if (thread->flash)
+		flash_thread_destroy(thread->flash);
 	if (thread->memory)
 		memory_thread_destroy(thread->memory);
 	free(thread->segments);
 	free(thread);
+}
+
+static void
+flush_memory(void *context)
+{
+	struct store *store = context;
+
+	memory_flush(store->memory);
 }
 
 /*
@@ -153,7 +193,14 @@ apply_due_flush(struct store *store, uint64_t unix_ns)
 {
 	uint64_t at = atomic_load_explicit(&store->flush_at_ns, memory_order_acquire);
 
-	if (at != 0 && at <= unix_ns && atomic_compare_exchange_strong(&store->flush_at_ns, &at, 0))
+	struct flash_intent unasked = {0};
+
+	if (at == 0 || at > unix_ns || !atomic_compare_exchange_strong(&store->flush_at_ns, &at, 0))
+		return;
+	/* Nobody waits for this one: on flash it was durable when it was accepted. */
+	if (store->flash)
+		flash_flush(store->flash, flush_memory, store, &unasked);
+	else
 		memory_flush(store->memory);
 }
 
@@ -164,6 +211,35 @@ store_turn_begin(struct store_thread *thread, uint64_t unix_ns)
 	thread->now_ns = unix_ns;
 	thread->now_s = (uint32_t)(unix_ns / 1000000000u);
 	apply_due_flush(thread->store, unix_ns);
+	if (thread->flash)
+		flash_poll(thread->flash, unix_ns);
+}
+
+static enum store_status
+flush_with_flash(struct store_thread *thread, uint64_t at_ns)
+{
+	struct store *store = thread->store;
+	struct flash_intent unheld = {0};
+	struct flash_intent *intent = thread->held ? &thread->held->intent : &unheld;
+
+	if (intent->ticket == 0 && at_ns <= thread->now_ns) {
+		atomic_store_explicit(&store->flush_at_ns, 0, memory_order_release);
+		flash_flush(store->flash, flush_memory, store, intent);
+	} else if (intent->ticket == 0) {
+		atomic_store_explicit(&store->flush_at_ns, at_ns, memory_order_release);
+		flash_flush_at(store->flash, at_ns, intent);
+	}
+	if (!thread->held)
+		return STORE_DONE;
+	switch (flash_flushed(store->flash, intent)) {
+	case FLASH_DURABLE:
+		return STORE_DONE;
+	case FLASH_NOT_YET:
+		return STORE_WAIT;
+	case FLASH_NEVER:
+		break;
+	}
+	return STORE_REFUSED;
 }
 
 enum store_status
@@ -171,6 +247,8 @@ store_flush(struct store_thread *thread, uint64_t at_ns)
 {
 	struct store *store = thread->store;
 
+	if (store->flash)
+		return flush_with_flash(thread, at_ns);
 	atomic_store_explicit(
 		&store->flush_at_ns, at_ns > thread->now_ns ? at_ns : 0, memory_order_release);
 	if (at_ns <= thread->now_ns)
@@ -241,6 +319,7 @@ view_fill(const struct store *store, struct store_view *view, uint64_t entry,
 	view->bucket = bucket;
 	view->segment = segment;
 	view->main = atomic_load_explicit(&face->generation, memory_order_relaxed) != 0;
+	view->flash = false;
 	view->opened_s = atomic_load_explicit(&face->opened_s, memory_order_relaxed);
 	view->soft = __atomic_load_n(&item->soft, __ATOMIC_RELAXED);
 	view->kinds = 0;
@@ -258,24 +337,41 @@ store_view_fill(const struct store *store, struct store_view *view, uint64_t ent
 	view_fill(store, view, entry, slot, bucket);
 }
 
-/* Scans the key's bucket; true with the view filled when an item with this key is there. */
-static __attribute__((noinline)) bool
-scan(const struct store *store, const uint8_t *key, uint32_t key_size, uint64_t hash,
+/* Scans the key's bucket; the view is filled when an item with this key is there. */
+static __attribute__((noinline)) enum store_found
+scan(struct store_thread *thread, const uint8_t *key, uint32_t key_size, uint64_t hash,
 	struct store_view *view)
 {
+	const struct store *store = thread->store;
+	struct flash_loan *loan;
 	struct index_find find;
 	uint64_t entry;
+	bool pending;
 
 	index_find_begin(store->index, hash, &find);
 	do {
+		pending = false;
 		while ((entry = index_find_next(&find))) {
-			if (!item_has_key(store_item(store, entry), key, key_size))
-				continue;
-			view_fill(store, view, entry, find.slot, find.number);
-			return true;
+			if (!store_on_flash(store, entry)) {
+				if (!item_has_key(store_item(store, entry), key, key_size))
+					continue;
+				view_fill(store, view, entry, find.slot, find.number);
+				return judge(thread, view->item, view->segment);
+			}
+			switch (store_flash_candidate(thread, entry, key, key_size, &loan)) {
+			case CANDIDATE_MATCH:
+				store_flash_view(store, view, entry, find.slot, find.number, loan);
+				return store_flash_judge(thread, view->item, loan->position);
+			case CANDIDATE_PENDING:
+				pending = true;
+				break;
+			case CANDIDATE_FAILED: /* a miss, unless another one is the key's */
+			case CANDIDATE_OTHER:
+				break;
+			}
 		}
 	} while (index_find_again(&find));
-	return false;
+	return pending ? STORE_PENDING : STORE_ABSENT;
 }
 
 static inline __attribute__((always_inline)) enum store_found
@@ -285,15 +381,13 @@ find(struct store_thread *thread, const uint8_t *key, uint32_t key_size, uint64_
 	const struct store *store = thread->store;
 
 	*stale_hint = false;
-	if (hint && index_hint_holds(store->index, hash, hint->number, hint->version)) {
-		if (hint->entry == 0)
-			return STORE_ABSENT;
-		view_fill(store, view, hint->entry, hint->slot, hint->number);
-	} else {
+	if (!hint || !index_hint_holds(store->index, hash, hint->number, hint->version)) {
 		*stale_hint = hint != NULL;
-		if (!scan(store, key, key_size, hash, view))
-			return STORE_ABSENT;
+		return scan(thread, key, key_size, hash, view);
 	}
+	if (hint->entry == 0)
+		return STORE_ABSENT;
+	view_fill(store, view, hint->entry, hint->slot, hint->number);
 	return judge(thread, view->item, view->segment);
 }
 
@@ -326,6 +420,10 @@ accessed(struct store_thread *thread, const struct store_view *view)
 	uint16_t now = (uint16_t)((soft & ITEM_SOFT_WIN) | ITEM_SOFT_FETCHED | item_soft_time(age));
 
 	index_count_read(view->slot, view->entry, store_random(thread));
+	if (__builtin_expect(view->flash, 0)) {
+		store_flash_promote(thread, view);
+		return;
+	}
 	if (now != soft)
 		__atomic_compare_exchange_n(
 			&item->soft, &soft, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
@@ -454,6 +552,8 @@ walk_entry(void *context, uint64_t entry)
 	const struct walk *walk = context;
 	struct store_view view;
 
+	if (store_on_flash(walk->thread->store, entry))
+		return true;
 	store_view_fill(walk->thread->store, &view, entry, NULL, 0);
 	if (store_judge(walk->thread, view.item, view.segment) != STORE_PRESENT)
 		return true;

@@ -322,7 +322,7 @@ const struct classes *store_classes(const struct store *store);
 void store_get_index_stats(const struct store *store, struct index_stats *stats);
 void store_get_memory_stats(const struct store *store, struct memory_stats *stats);
 /*
- * Calls visit for every live item, at most 'most' of them (0: all), holding no lock meanwhile but
+ * Calls visit for every live item in DRAM, at most 'most' of them (0: all), holding no lock meanwhile but
  * within this thread's turn.
  */
 void store_walk(struct store_thread *thread,

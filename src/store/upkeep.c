@@ -23,9 +23,8 @@ item_hash(const struct store *store, const struct item *item)
 	return store_hash(store, item_key(item), item_key_size(item));
 }
 
-/* The slot of a locked bucket that names this place, NULL when none does. */
-static _Atomic uint64_t *
-slot_of_place(struct index_locked *locked, uint32_t segment, uint32_t offset, uint64_t *entry)
+_Atomic uint64_t *
+store_slot_of_place(struct index_locked *locked, uint32_t segment, uint32_t offset, uint64_t *entry)
 {
 	uint64_t place = bucket_entry_make(segment, offset, 0);
 	_Atomic uint64_t *slot;
@@ -73,7 +72,7 @@ items_move(void *context, const struct item *item, uint32_t segment, uint32_t of
 	bool moved = false;
 
 	index_lock(store->index, item_hash(store, item), store_self()->number, &locked);
-	slot = slot_of_place(&locked, segment, offset, &entry);
+	slot = store_slot_of_place(&locked, segment, offset, &entry);
 	if (slot && memory_segment_epoch(store->memory, segment) == epoch) {
 		uint16_t soft = __atomic_load_n(&item->soft, __ATOMIC_RELAXED);
 
@@ -126,7 +125,25 @@ count_drop(struct store_thread *thread, const struct item *item, enum memory_rea
 	}
 }
 
-static bool
+/* Does the item go to flash? What stays of it in the index, stays there as it is. */
+static enum memory_dropped
+drop_locked(struct store_thread *thread, struct index_locked *locked, _Atomic uint64_t *slot,
+	uint64_t entry, const struct item *item, enum memory_reason reason)
+{
+	enum memory_dropped dropped = MEMORY_DROPPED;
+
+	if (thread->store->flash && reason == MEMORY_EVICTED)
+		dropped = store_flash_stage(thread, locked, slot, entry, item);
+	else if (thread->store->flash && reason == MEMORY_EXPIRED)
+		store_flash_forget(thread, item, locked->hash);
+	if (dropped != MEMORY_DROPPED)
+		return dropped;
+	count_drop(thread, item, reason);
+	index_locked_remove(locked, slot);
+	return MEMORY_DROPPED;
+}
+
+static enum memory_dropped
 items_drop(void *context, const struct item *item, uint32_t segment, uint32_t offset,
 	enum memory_reason reason)
 {
@@ -134,16 +151,15 @@ items_drop(void *context, const struct item *item, uint32_t segment, uint32_t of
 	struct store_thread *thread = store_self();
 	struct index_locked locked;
 	_Atomic uint64_t *slot;
+	enum memory_dropped dropped = MEMORY_GONE;
 	uint64_t entry;
 
 	index_lock(store->index, item_hash(store, item), thread->number, &locked);
-	slot = slot_of_place(&locked, segment, offset, &entry);
-	if (slot) {
-		count_drop(thread, item, reason);
-		index_locked_remove(&locked, slot);
-	}
+	slot = store_slot_of_place(&locked, segment, offset, &entry);
+	if (slot)
+		dropped = drop_locked(thread, &locked, slot, entry, item, reason);
 	index_unlock(&locked);
-	return slot != NULL;
+	return dropped;
 }
 
 static uint64_t
@@ -171,7 +187,7 @@ const struct memory_items store_memory_items = {
 };
 
 /*
- * Every item is in DRAM, and an entry keeps its segment from being used again: the key is at hand.
+ * The key is at hand where the item is in DRAM: an entry keeps its segment from being used again.
  */
 static bool
 keys_hash(void *context, uint64_t entry, uint64_t *hash)
@@ -187,21 +203,22 @@ keys_hash(void *context, uint64_t entry, uint64_t *hash)
 static void
 keys_prefetch(void *context, uint64_t entry)
 {
-	__builtin_prefetch(store_item(context, entry));
+	if (!store_on_flash(context, entry))
+		__builtin_prefetch(store_item(context, entry));
 }
 
 const struct index_keys store_index_keys = {.hash = keys_hash, .prefetch = keys_prefetch};
 
-/* What the index holds counts against -m. */
-static void
-report_index_bytes(struct store *store)
+void
+store_report_outside(struct store *store)
 {
+	uint64_t flash_bytes = atomic_load_explicit(&store->flash_bytes, memory_order_relaxed);
 	uint64_t bytes;
 
 	/* Several report: who read less may come later, but then sees here what it missed. */
 	do {
 		bytes = index_bytes(store->index);
-		memory_set_outside(store->memory, bytes);
+		memory_set_outside(store->memory, bytes + flash_bytes);
 	} while (index_bytes(store->index) != bytes);
 }
 
@@ -218,6 +235,8 @@ store_turn_end(struct store_thread *thread)
 	struct store *store = thread->store;
 
 	memory_turn_end(thread->memory, thread->now_s);
+	if (thread->flash)
+		flash_push(thread->flash);
 
 	uint64_t lack = store->options.growth ? index_growth_lack(store->index) : 0;
 
@@ -227,14 +246,14 @@ store_turn_end(struct store_thread *thread)
 		store->options.wake(store->options.wake_context);
 	if (lack > SPLITS_BEHIND)
 		index_grow(store->index, SPLITS_TURN, thread->number);
-	report_index_bytes(store);
+	store_report_outside(store);
 }
 
 bool
 store_background_reclaim(struct store_thread *thread, uint64_t unix_ns, uint32_t *next_s)
 {
 	store_turn_begin(thread, unix_ns);
-	report_index_bytes(thread->store);
+	store_report_outside(thread->store);
 	return memory_reclaim(thread->memory, thread->now_s, next_s);
 }
 
@@ -248,7 +267,7 @@ store_background_grow(struct store_thread *thread)
 		index_touch_ahead(store->index);
 	more = store->options.growth && index_grow(store->index, SPLITS_BACKGROUND, thread->number);
 	index_reclaim_units(store->index);
-	report_index_bytes(store);
+	store_report_outside(store);
 	if (more)
 		return true;
 	/* Asleep now; whoever finds the table or units wanting after this wakes us again. */

@@ -136,7 +136,7 @@ items_move(void *context, const struct item *item, uint32_t segment, uint32_t of
 	return same;
 }
 
-static bool
+static enum memory_dropped
 items_drop(void *context, const struct item *item, uint32_t segment, uint32_t offset,
 	enum memory_reason reason)
 {
@@ -158,7 +158,7 @@ items_drop(void *context, const struct item *item, uint32_t segment, uint32_t of
 		atomic_fetch_add_explicit(&store->drops[reason], 1, memory_order_relaxed);
 	}
 	unlock(key);
-	return same;
+	return same ? MEMORY_DROPPED : MEMORY_GONE;
 }
 
 uint64_t
