@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The log over a disk in memory: a small index of this test's own, stepped in one thread with a clock
- * of its own. Journal, recovery and reads are doubles that the test steers.
+ * of its own.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,6 +13,7 @@
 #include "flash/log.h"
 #include "store/item_hd.h"
 #include "tests/lib/fake_disk.h"
+#include "tests/lib/flash_doubles.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,101 +37,7 @@ static struct {
 	uint64_t now_ns, random;
 	struct key keys[KEYS];
 	uint64_t wakes, purges, moves, outside;
-	bool wants_room, put_fails;
-	uint64_t region_records;
-	uint32_t read_us;
 } my;
-
-/* --- doubles ------------------------------------------------------------------------------ */
-
-bool
-journal_create(struct flash *flash)
-{
-	(void)flash;
-	return true;
-}
-
-void
-journal_destroy(struct flash *flash)
-{
-	(void)flash;
-}
-
-bool
-journal_work(struct flash *flash, uint64_t now_ns)
-{
-	(void)flash;
-	(void)now_ns;
-	return false;
-}
-
-uint64_t
-journal_put(struct flash *flash, enum flash_record_kind kind, uint64_t what)
-{
-	(void)flash;
-	(void)what;
-	my.region_records += kind == FLASH_RECORD_REGION;
-	return my.put_fails ? UINT64_MAX : 1;
-}
-
-enum flash_durable
-journal_settled(const struct flash *flash, uint64_t ticket)
-{
-	(void)flash;
-	(void)ticket;
-	return FLASH_DURABLE;
-}
-
-bool
-journal_wants_room(const struct flash *flash)
-{
-	(void)flash;
-	return my.wants_room;
-}
-
-void
-journal_stats(const struct flash *flash, struct flash_stats *stats)
-{
-	(void)flash;
-	(void)stats;
-}
-
-bool
-recover_run(struct flash *flash, const struct flash_super *found, char *error, size_t error_size)
-{
-	(void)found;
-	(void)error;
-	(void)error_size;
-	log_start(flash, 1);
-	return true;
-}
-
-bool
-reads_create(struct flash *flash)
-{
-	(void)flash;
-	return true;
-}
-
-void
-reads_destroy(struct flash *flash)
-{
-	(void)flash;
-}
-
-uint32_t
-reads_recent_us(const struct flash *flash)
-{
-	(void)flash;
-	return my.read_us;
-}
-
-void
-reads_stats(const struct flash *flash, struct flash_stats *stats)
-{
-	(void)flash;
-	(void)stats;
-}
 
 /* --- the index ---------------------------------------------------------------------------- */
 
@@ -245,6 +152,7 @@ begin(uint32_t regions, const struct flash_options *more)
 	char error[200];
 
 	memset(&my, 0, sizeof my);
+	*flash_doubles() = (struct flash_doubles){.read_us = 0};
 	my.random = 1;
 	my.now_ns = BEGIN_NS;
 	my.disk = fake_disk_create(7, &file, 1);
@@ -601,7 +509,7 @@ test_append_fails(void **state)
 		now = stats();
 		assert_true(now.alive);
 		assert_int_equal(now.regions_retired, trouble != 0);
-		assert_int_equal(my.region_records, trouble == 2);
+		assert_int_equal(flash_doubles()->region_records, trouble == 2);
 		assert_int_equal(
 			region_state(&my.flash->regions[bad]) == REGION_RETIRED, trouble != 0);
 		for (uint32_t i = 0; i < KEYS; i++)
@@ -624,7 +532,7 @@ test_void(void **state)
 		put_wait(i, 1000);
 	settle();
 	position = my.keys[99].position;
-	my.put_fails = true;
+	flash_doubles()->put_fails = true;
 	fault.from = my.flash->regions[flash_region_of(my.keys[99].segment)].base;
 	fault.to = fault.from + REGION;
 	fake_disk_fault(my.disk, &fault);
@@ -790,9 +698,9 @@ test_hurry(void **state)
 	}
 	settle();
 	oldest = log_oldest_sequence(my.flash);
-	my.wants_room = true;
+	flash_doubles()->wants_room = true;
 	settle();
-	my.wants_room = false;
+	flash_doubles()->wants_room = false;
 	settle();
 	assert_true(log_oldest_sequence(my.flash) > oldest);
 	assert_true(stats().regions_hurried >= 3);
@@ -939,7 +847,7 @@ test_reads_first(void **state)
 	(void)state;
 	begin(12, NULL);
 	fake_disk_latency(my.disk, 200);
-	my.read_us = 5000;
+	flash_doubles()->read_us = 5000;
 	for (uint32_t i = 0; i < 2000; i++) {
 		put_wait(i, 700);
 		if (i % 40 == 0)
