@@ -362,7 +362,10 @@ open_or_format(struct flash *flash, struct super_file *files, const enum content
 		return lay_out(flash, files, error, error_size) &&
 		       write_format(flash, files, error, error_size);
 	for (uint32_t i = 0; i < flash->options.file_count; i++)
-		if (contents[i] != CONTENT_OURS)
+		if (contents[i] != CONTENT_OURS && contents[i] != CONTENT_EMPTY)
+			return refuse(flash, i, contents[i], versions[i], error, error_size);
+	for (uint32_t i = 0; i < flash->options.file_count; i++)
+		if (contents[i] == CONTENT_EMPTY)
 			return refuse(flash, i, contents[i], versions[i], error, error_size);
 	for (uint32_t i = 0; i < flash->options.file_count; i++)
 		if (!fits(flash, files, i, error, error_size))
