@@ -173,10 +173,13 @@ flash_reserve(struct flash *flash, uint32_t bytes, bool reinsertion, struct flas
 		return FLASH_REFUSED;
 	}
 	if (!make_room(flash, record, reinsertion)) {
-		atomic_store_explicit(&log->busy, true, memory_order_relaxed);
+		/* By the mutex: what makes room comes after it, and sees it. */
+		bool first = !atomic_exchange(&log->busy, true);
+
 		pthread_mutex_unlock(&log->lock);
 		log_count(&log->counts.busy, 1);
-		flash_wake(flash);
+		if (first)
+			flash_wake(flash);
 		return FLASH_BUSY;
 	}
 	chunk = log->open;

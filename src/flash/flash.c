@@ -440,7 +440,11 @@ flash_get_stats(const struct flash *flash, struct flash_stats *stats)
 	stats->written_bytes = writer_bytes(flash);
 	stats->write_errors = atomic_load(&dispatch->write_errors);
 	stats->write_late = atomic_load(&dispatch->write_late);
-	stats->wear_percent = -1;
+	stats->recovered_items = flash->recovered.items;
+	stats->recovered_ns = flash->recovered.ns;
+	stats->recovery_killed = flash->recovered.killed;
+	stats->recovery_bad_regions = flash->recovered.bad_regions;
+	stats->recovered_clean = flash->recovered.clean;
 	if (flash->log)
 		log_stats(flash, stats);
 	if (flash->journal)

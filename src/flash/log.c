@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MEMORY_SHARE 16	 /* of memory_bytes, chunks at most */
-#define ENTRY_BYTES 64	 /* of a region, an item and its footer entry on average at least */
+#define MEMORY_SHARE 32	 /* of memory_bytes, chunks at most; and half of that each list */
 #define SLOTS_A_REGION 4 /* see log_region_of */
 #define ROUND_MS 100
 #define ROUNDS 100
@@ -56,7 +55,7 @@ choose_sizes(struct flash *flash)
 	struct log *log = flash->log;
 	uint64_t longest =
 		APPEND_HEADER + (uint64_t)layout_record_bytes(flash->options.item_bytes_max);
-	uint64_t bytes = CHUNK_BYTES, count, share = flash->options.memory_bytes / 32;
+	uint64_t bytes = CHUNK_BYTES, count, share = flash->options.memory_bytes / MEMORY_SHARE / 2;
 	uint32_t entries = flash->region_bytes / ENTRY_BYTES;
 
 	if (longest > bytes)
@@ -118,7 +117,7 @@ log_create(struct flash *flash)
 	log->area_bytes = (size_t)log->chunk_count * log->chunk_bytes +
 			  (size_t)LISTS * log->list_bytes + 2 * FLASH_BLOCK + reclaim_bytes(flash);
 	log->area = pages_reserve(log->area_bytes, FLASH_BLOCK);
-	log->memory_bytes = sizeof *log + log->area_bytes;
+	log->memory_bytes = sizeof *log + log->area_bytes - reclaim_spare_bytes(flash);
 	if (!make_tables(flash) || !log->area)
 		return false;
 	at = log->area;
@@ -346,7 +345,11 @@ log_snapshot_region(struct flash *flash)
 void
 log_region_error(struct flash *flash, uint32_t region)
 {
-	if (atomic_fetch_add(&flash->regions[region].errors, 1) + 1 != REGION_ERRORS_MAX)
+	_Atomic uint16_t *errors = &flash->regions[region].errors;
+
+	/* Its count stays where it is, so that it is a suspect once. */
+	if (atomic_load(errors) >= REGION_ERRORS_MAX ||
+		atomic_fetch_add(errors, 1) + 1 != REGION_ERRORS_MAX)
 		return;
 	atomic_fetch_add(&flash->log->suspects, 1);
 	flash_wake(flash);

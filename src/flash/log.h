@@ -16,7 +16,7 @@
 #include "flash/internal.h"
 
 #define APPEND_HEADER ((uint32_t)sizeof(struct flash_append_header))
-#define LISTS 4			 /* regions open, or being sealed, at once */
+#define LISTS 3			 /* regions open, or being sealed, at once */
 #define WRITES_MAX 2		 /* of chunks, under way at once */
 #define WRITE_TRIES 2		 /* of everything that the log writes */
 #define STEP_ENTRIES 512	 /* index call-backs in a step of reclaim */
@@ -28,6 +28,7 @@
 #define STALE_NS 10000000000ull	 /* one with less when so old */
 #define PAUSE_MAX_NS 20000000ull /* the writer makes way for reads so long at most */
 #define FINGERS 64		 /* steps of reads per byte in the choice of reclaim */
+#define ENTRY_BYTES 64		 /* of a region: an item and its footer entry at least */
 #define RANGES_MAX 16		 /* reads of reclaim under way at once */
 #define GAP_BYTES 16384u	 /* between two items: read on rather than ask twice */
 #define WINDOW_BYTES (1u << 20)	 /* of reclaim's reads */
@@ -283,8 +284,9 @@ uint32_t region_oldest_sealed(const struct flash *flash);
 /* true: call again at once. */
 bool reclaim_work(struct flash *flash);
 void reclaim_create(struct flash *flash, uint8_t *area);
-/* Bytes of its buffers. */
+/* Bytes of its buffers; those of them that only a footer made with more memory needs. */
 uint32_t reclaim_bytes(struct flash *flash);
+uint32_t reclaim_spare_bytes(struct flash *flash);
 
 void budget_create(struct flash *flash);
 void budget_work(struct flash *flash, uint64_t now_ns);

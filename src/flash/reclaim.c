@@ -20,7 +20,7 @@
 static uint32_t
 footer_room(const struct flash *flash)
 {
-	return footer_bytes(flash->region_bytes / 32);
+	return footer_bytes(flash->region_bytes / ENTRY_BYTES);
 }
 
 static uint32_t
@@ -45,6 +45,12 @@ uint32_t
 reclaim_bytes(struct flash *flash)
 {
 	return footer_room(flash) + kept_room(flash) + window_room(flash) + FLASH_BLOCK;
+}
+
+uint32_t
+reclaim_spare_bytes(struct flash *flash)
+{
+	return footer_room(flash) - flash->log->list_bytes;
 }
 
 void
@@ -122,6 +128,8 @@ set_reinserting(struct flash *flash, bool reinserting)
 	pthread_mutex_lock(&flash->log->lock);
 	flash->log->reinserting = reinserting;
 	pthread_mutex_unlock(&flash->log->lock);
+	if (!reinserting)
+		log_room(flash);
 }
 
 static void
@@ -180,9 +188,8 @@ close_oldest(struct flash *flash)
 	struct log *log = flash->log;
 
 	pthread_mutex_lock(&log->lock);
-	if (log->filling && log->filling->count > 0 &&
-		region_sequence(&flash->regions[log->filling->region]) ==
-			log_oldest_sequence(flash))
+	if (log->filling && region_sequence(&flash->regions[log->filling->region]) ==
+				    log_oldest_sequence(flash))
 		region_close(flash);
 	pthread_mutex_unlock(&log->lock);
 }
@@ -211,7 +218,6 @@ choose_region(struct flash *flash)
 		return false;
 	region = suspect(flash);
 	if (region != UINT32_MAX) {
-		atomic_fetch_sub(&log->suspects, 1);
 		begin(flash, region, true, false);
 		footer_ask(flash);
 		return true;
@@ -250,8 +256,8 @@ footer_ask(struct flash *flash)
 
 	reclaim->state = RECLAIM_FOOTER;
 	reclaim->tries++;
-	if (entries > flash->region_bytes / 32)
-		entries = 0;
+	if (entries > flash->region_bytes / ENTRY_BYTES)
+		entries = 0; /* no footer of ours; it will be found wrong */
 	reclaim->footer_bytes = footer_bytes(entries);
 	log_submit(flash, &reclaim->write, IO_READ, reclaim->region,
 		flash->region_bytes - reclaim->footer_bytes, reclaim->footer, reclaim->footer_bytes,

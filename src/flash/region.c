@@ -185,7 +185,6 @@ region_begin(struct flash *flash, uint32_t region, uint64_t sequence, enum regio
 {
 	struct log *log = flash->log;
 
-	atomic_store_explicit(&flash->regions[region].errors, 0, memory_order_relaxed);
 	region_enter(flash, region, sequence);
 	region_set_state(&flash->regions[region], state);
 	if (state == REGION_SNAPSHOT || state == REGION_RETIRED)
@@ -218,6 +217,8 @@ region_free(struct flash *flash, uint32_t region, bool retire)
 	/* No reader holds a place of this life when the next begins. */
 	rcu_synchronize();
 	atomic_fetch_sub(&log->counts.used_bytes, freed->used);
+	if (atomic_exchange(&freed->errors, 0) >= REGION_ERRORS_MAX)
+		atomic_fetch_sub(&log->suspects, 1);
 	freed->used = 0;
 	order_remove(flash, region);
 	region_leave(flash, region);
