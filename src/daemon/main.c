@@ -39,6 +39,9 @@ static void
 on_stop(int signal)
 {
 	(void)signal;
+	/* Asked for twice: what isn't saved by now is lost, and the next start replays the log. */
+	if (atomic_load(&server.flash.saving))
+		_exit(1);
 	server_stop(&server);
 }
 

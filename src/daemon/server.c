@@ -53,7 +53,7 @@ wake_all(void *context)
 {
 	struct server *server = context;
 
-	for (int i = 0; i < BACKGROUNDS; i++)
+	for (int i = 0; i < BACKGROUND_FLASH; i++)
 		wake_background(&server->background[i]);
 	for (unsigned i = 0; i < server->worker_count; i++) {
 		struct worker *worker = &server->workers[i];
@@ -132,7 +132,8 @@ create_background(struct server *server, unsigned i)
 		const char *name;
 		bool (*step)(struct background *background, uint32_t *next_s);
 	} kinds[BACKGROUNDS] = {[BACKGROUND_RECLAIM] = {"reclaim", step_reclaim},
-		[BACKGROUND_GROW] = {"grow", step_grow}};
+		[BACKGROUND_GROW] = {"grow", step_grow},
+		[BACKGROUND_FLASH] = {"flash", NULL}};
 	struct background *background = &server->background[i];
 	unsigned number = server->worker_count + i;
 
@@ -237,10 +238,16 @@ create_store(struct server *server)
 		.wake_context = server,
 	};
 
+	if (!server_flash_options(server, &store))
+		return false;
 	server->store = store_create(&store);
-	if (!server->store)
+	if (!server->store && store.error && *store.error)
+		log_error("%s", store.error);
+	else if (!server->store)
 		log_error("cannot make the store of %llu megabytes: %s",
 			(unsigned long long)options->memory, strerror(errno));
+	if (server->store)
+		server_flash_opened(server);
 	return server->store != NULL;
 }
 
@@ -360,7 +367,9 @@ server_create(struct server *server, const struct options *options, struct liste
 		memset(server->counters, 0, server->counters_count * sizeof *server->counters);
 	if (!server->counters || !server->workers || !server->prefixes || !create_store(server) ||
 		!create_parts(server)) {
-		log_error("cannot make the server's parts: %s", strerror(errno ? errno : ENOMEM));
+		if (!*server->flash.error)
+			log_error("cannot make the server's parts: %s",
+				strerror(errno ? errno : ENOMEM));
 		return false;
 	}
 	return true;
@@ -431,8 +440,11 @@ server_start(struct server *server)
 	for (int i = 0; i < BACKGROUNDS; i++) {
 		struct background *background = &server->background[i];
 
-		if (!start_thread(&background->thread, &background->started, background_run,
-			    background, background->name))
+		if (i == BACKGROUND_FLASH && !store_flash(server->store))
+			continue;
+		if (!start_thread(&background->thread, &background->started,
+			    i == BACKGROUND_FLASH ? server_flash_run : background_run, background,
+			    background->name))
 			return false;
 	}
 	return true;
@@ -512,8 +524,10 @@ join_all(struct server *server)
 	for (unsigned i = 0; i < server->worker_count; i++)
 		if (server->workers[i].started)
 			server->workers[i].front->ops->wake(server->workers[i].front);
-	for (int i = 0; i < BACKGROUNDS; i++)
+	for (int i = 0; i < BACKGROUND_FLASH; i++)
 		wake_background(&server->background[i]);
+	if (server->background[BACKGROUND_FLASH].started)
+		store_flash_wake(server->store);
 	for (unsigned i = 0; i < server->worker_count; i++)
 		join(server->workers[i].thread, &server->workers[i].started, &until);
 	for (int i = 0; i < BACKGROUNDS; i++)
@@ -539,6 +553,7 @@ server_destroy(struct server *server)
 			engine_destroy(worker->engine);
 		admin_destroy(worker->admin);
 	}
+	server_flash_save(server);
 	rcu_unregister();
 	/* Only this thread is left to run signal handlers. */
 	acceptor = atomic_exchange(&server->acceptor, NULL);
@@ -550,6 +565,7 @@ server_destroy(struct server *server)
 			store_thread_destroy(server->background[i].store);
 	if (server->store)
 		store_destroy(server->store);
+	server_flash_free(server);
 	prefixes_destroy(server->prefixes);
 	free(server->workers);
 	free(server->counters);

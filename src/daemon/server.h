@@ -8,6 +8,7 @@
 
 #include "base/counters.h"
 #include "base/options.h"
+#include "base/options_flash.h"
 #include "engine/engine.h"
 #include "net/event.h"
 #include "net/listen.h"
@@ -49,7 +50,20 @@ struct background {
 	bool woken;
 };
 
-enum { BACKGROUND_RECLAIM, BACKGROUND_GROW, BACKGROUNDS };
+enum { BACKGROUND_RECLAIM, BACKGROUND_GROW, BACKGROUND_FLASH, BACKGROUNDS };
+
+/* a read that takes longer makes the writer wait */
+#define READ_TARGET_US 2000
+
+/* What flash was opened with, and how far its recovery has been told. */
+struct server_flash {
+	struct options_flash named;
+	struct flash_file_options *files;
+	struct flash_options options;
+	uint64_t began_ns, told_ns, logged_ns;
+	char error[512];
+	_Atomic bool saving; /* a second signal ends the process */
+};
 
 struct server {
 	const struct options *options;
@@ -67,6 +81,7 @@ struct server {
 	pthread_mutex_t reset_lock;
 	struct prefixes *prefixes; /* 'stats detail' */
 	_Atomic uint32_t upload_waiters;
+	struct server_flash flash;
 	_Atomic bool stop; /* set by server_stop */
 	_Atomic uint64_t limit_bytes;
 };
@@ -96,6 +111,18 @@ void server_destroy(struct server *server);
 
 /* All threads' counters, and what background threads and the acceptor count. */
 void server_sum_counters(const struct server *server, struct counters *sum);
+
+/* --- server_flash.c: without flash none of them does anything --- */
+
+/* Adds what the options say about flash. False with a line in the log. */
+bool server_flash_options(struct server *server, struct store_options *store);
+/* A line in the log about what was there. */
+void server_flash_opened(struct server *server);
+/* The flash thread. */
+void *server_flash_run(void *background);
+/* The clean stop: no other thread is left, this one is registered with RCU. */
+void server_flash_save(struct server *server);
+void server_flash_free(struct server *server);
 
 /* --- worker.c --- */
 

@@ -415,7 +415,9 @@ stage_copy(struct store_thread *thread, struct index_locked *locked, _Atomic uin
 	struct flash_place_in place;
 	enum flash_status status = FLASH_REFUSED;
 
-	if (item_value_length(item) <= ITEM_VALUE_MAX)
+	if (item_value_length(item) <= ITEM_VALUE_MAX &&
+		item_key_size(item) + item_value_length(item) >=
+			store->options.flash_item_bytes_min)
 		status = flash_admits(store->flash, (uint32_t)bytes, bucket_entry_reads(entry),
 			store_random(thread));
 	if (status == FLASH_DONE)

@@ -54,6 +54,7 @@ struct store_options {
 	 * item_bytes_max, items, recovered and wake.
 	 */
 	const struct flash_options *flash;
+	uint32_t flash_item_bytes_min; /* key and value: shorter items don't go there */
 	/* Lines of progress while flash is recovered; as flash_recovered's. */
 	void (*progress)(void *context, const char *what, uint64_t done, uint64_t total);
 	void *progress_context;
