@@ -108,8 +108,14 @@ store_flash_candidate(struct store_thread *thread, uint64_t entry, const uint8_t
 		flash_position(flash, bucket_entry_segment(entry), bucket_entry_offset(entry));
 	struct flash_loan *loan;
 
-	if (!thread->held || !thread->flash || position == 0 || flash_voided(flash))
+	if (!thread->held || !thread->flash || flash_voided(flash))
 		return CANDIDATE_OTHER;
+	/*
+	 * Void, but reclaim may be about to copy it on: what a change leaves behind must not be its
+	 * key's old item, so it takes the entry out.
+	 */
+	if (position == 0)
+		return CANDIDATE_FAILED;
 	/* Not read any more, but a recovery would believe it as yet. */
 	if (!flash_alive(flash))
 		return CANDIDATE_FAILED;
