@@ -290,6 +290,12 @@ flash_wake(struct flash *flash)
 		return;
 }
 
+uint64_t
+flash_progress(const struct flash *flash)
+{
+	return writer_bytes(flash);
+}
+
 /* --- making and ending -------------------------------------------------------------------- */
 
 static bool

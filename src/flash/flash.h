@@ -200,6 +200,9 @@ enum flash_status {
 enum flash_status flash_admits(
 	struct flash *flash, uint32_t bytes, unsigned reads, uint32_t random);
 
+/* Rises whenever the device has taken something. Any thread. */
+uint64_t flash_progress(const struct flash *flash);
+
 struct flash_place_in {
 	struct item *item; /* where to write 'bytes' bytes; in the write buffer */
 	uint32_t segment, offset;
@@ -228,6 +231,7 @@ void flash_abandon(struct flash *flash, const struct flash_place_in *place);
 struct flash_intent {
 	uint64_t ticket; /* 0: none */
 	uint64_t covers; /* copies at lower positions die by it */
+	bool flush;	 /* the ticket is a flush's: flash_flushed knows it */
 };
 
 enum flash_durable {

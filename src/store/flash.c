@@ -17,8 +17,11 @@
 
 /* reads from which an item on flash is worth a place in memory */
 #define PROMOTE_READS 2
-/* so long items that leave memory wait for a write buffer; then they are dropped, and counted */
-#define BUSY_PATIENCE_NS 100000000ull
+/*
+ * so long items that leave memory wait for a write buffer while the device takes nothing; then they
+ * are dropped, and counted
+ */
+#define BUSY_PATIENCE_NS 250000000ull
 #define EVACUATE_WAIT_MS 1
 
 /* --- what a request holds ----------------------------------------------------------------- */
@@ -397,15 +400,25 @@ entry_to_flash(struct store_thread *thread, struct index_locked *locked, _Atomic
 	counter_add(&thread->counters->flash_objects, 1);
 }
 
-/* Too busy for too long: what leaves memory is lost. */
+/*
+ * No room to be had. As long as the device takes what it is given, memory waits for it, and so do
+ * those who want room in memory; from one that doesn't, nobody waits for long.
+ */
 static enum memory_dropped
 wait_or_lose(struct store_thread *thread)
 {
-	_Atomic uint64_t *busy_ns = &thread->store->flash_busy_ns;
-	uint64_t since = 0;
+	struct store *store = thread->store;
+	uint64_t progress = flash_progress(store->flash);
+	uint64_t since = atomic_load_explicit(&store->flash_busy_ns, memory_order_relaxed);
 
-	if (atomic_compare_exchange_strong(busy_ns, &since, thread->now_ns) ||
-		thread->now_ns - since < BUSY_PATIENCE_NS)
+	/* By whoever holds reclaim's token: one thread at a time. */
+	if (since == 0 ||
+		progress != atomic_load_explicit(&store->flash_progress, memory_order_relaxed)) {
+		atomic_store_explicit(&store->flash_progress, progress, memory_order_relaxed);
+		atomic_store_explicit(&store->flash_busy_ns, thread->now_ns, memory_order_relaxed);
+		return MEMORY_BUSY;
+	}
+	if (thread->now_ns - since < BUSY_PATIENCE_NS)
 		return MEMORY_BUSY;
 	counter_add(&thread->counters->flash_lost_busy, 1);
 	return MEMORY_DROPPED;

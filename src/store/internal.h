@@ -32,7 +32,8 @@ struct store {
 	struct flash *flash; /* NULL: none */
 	/* What flash's buffers hold; and since when it has been too busy to take items, Unix, 0: not. */
 	_Atomic uint64_t flash_bytes, flash_busy_ns;
-	uint64_t flash_objects_found; /* at the start: counted by the first background thread */
+	_Atomic uint64_t flash_progress; /* the device's, when that was noted */
+	uint64_t flash_objects_found;	 /* at the start: counted by the first background thread */
 	/*
 	 * The grower has been woken and has not gone back to sleep: workers need not wake it again.
 	 */
