@@ -299,9 +299,12 @@ uint64_t journal_put(struct flash *flash, enum flash_record_kind kind, uint64_t 
 enum flash_durable journal_settled(const struct flash *flash, uint64_t ticket);
 /* All that was put is durable. */
 bool journal_is_quiet(const struct flash *flash);
-/* Recovery: each valid block of the ring as it stands there; then journal_start, before any put. */
+/*
+ * Recovery: each valid block of the ring as it stands there; then journal_start, before any put.
+ * oldest: no region that may be believed has lower positions.
+ */
 void journal_found(struct flash *flash, uint32_t place, uint64_t number, uint64_t position);
-void journal_start(struct flash *flash);
+void journal_start(struct flash *flash, uint64_t oldest);
 /* The ring is nearly full: the log drops its oldest regions without copying anything on. */
 bool journal_wants_room(const struct flash *flash);
 void journal_stats(const struct flash *flash, struct flash_stats *stats);

@@ -108,20 +108,33 @@ journal_found(struct flash *flash, uint32_t place, uint64_t number, uint64_t pos
 
 	/* A block without a position speaks of nothing. */
 	journal->positions[place] = position;
-	if (number <= journal->number)
-		return;
-	journal->number = number;
-	journal->head = place + 1;
+	if (number > journal->number)
+		journal->number = number;
 }
 
+/*
+ * Goes on at the longest run of void places: nearly always behind the newest block, whose older copy
+ * may stand on either side of it.
+ */
 void
-journal_start(struct flash *flash)
+journal_start(struct flash *flash, uint64_t oldest)
 {
 	struct journal *journal = flash->journal;
+	uint32_t count = journal->block_count, run = 0, longest = 0, end = 0;
 
-	/* All places may be in use, the oldest behind the newest. */
-	journal->head += journal->block_count;
-	journal->tail = journal->head - journal->block_count;
+	/* Twice round, for a run over the ring's end. */
+	for (uint32_t i = 0; i < 2 * count && run < count; i++) {
+		run = journal->positions[i % count] < oldest ? run + 1 : 0;
+		if (run > longest) {
+			longest = run;
+			end = i + 1;
+		}
+	}
+	journal->tail = end;
+	journal->head = (uint64_t)end + count - longest;
+	for (uint64_t place = journal->head; place < journal->tail + count; place++)
+		journal->positions[place % count] = 0;
+	atomic_store_explicit(&journal->used, journal->head - journal->tail, memory_order_relaxed);
 }
 
 /* --- putting ------------------------------------------------------------------------------ */
@@ -275,6 +288,8 @@ flash_intent_settled(const struct flash *flash, const struct flash_intent *inten
 {
 	const struct journal *journal = flash->journal;
 
+	if (intent->flush)
+		return flash_flushed(flash, intent) != FLASH_NOT_YET;
 	if (!flash_alive(flash))
 		return true;
 	if (intent->ticket != 0)

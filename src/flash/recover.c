@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,13 +91,25 @@ finish_journal(struct flash *flash)
 
 /* --- regions ------------------------------------------------------------------------------ */
 
+/* A device that doesn't answer keeps what it was given: nothing is written any more. */
+static int
+write_block(struct recover *recover, uint16_t file, uint64_t offset, void *data, uint32_t bytes)
+{
+	int result = -ETIMEDOUT;
+
+	if (!recover->replay.silent)
+		result = writer_run(recover->flash, IO_WRITE, file, offset, data, bytes, true);
+	if (result == -ETIMEDOUT)
+		recover->replay.silent = true;
+	return result;
+}
+
 static int
 write_region(struct recover *recover, uint32_t number, uint64_t offset, void *data, uint32_t bytes)
 {
 	const struct region *region = &recover->flash->regions[number];
 
-	return writer_run(
-		recover->flash, IO_WRITE, region->file, region->base + offset, data, bytes, true);
+	return write_block(recover, region->file, region->base + offset, data, bytes);
 }
 
 /* Makes a region's content void for good: it is free, or retired. false: neither was possible. */
@@ -106,6 +119,8 @@ void_region(struct recover *recover, uint32_t number)
 	struct flash *flash = recover->flash;
 	struct flash_region_header *header = (void *)recover->block;
 
+	if (recover->replay.silent)
+		return false;
 	memset(recover->block, 0, FLASH_BLOCK);
 	header->magic = FLASH_REGION_MAGIC;
 	header->version = FLASH_VERSION;
@@ -117,6 +132,8 @@ void_region(struct recover *recover, uint32_t number)
 	flash->recovered.bad_regions++;
 	if (write_region(recover, number, 0, header, FLASH_BLOCK) == 0)
 		return true;
+	if (recover->replay.silent)
+		return false;
 	log_region_found(flash, number, recover->sequence++, REGION_RETIRED, 0, 0, 0);
 	flash_say(flash, 4, "flash: region %u fails and is used no more", number);
 	return put(flash, FLASH_RECORD_NUMBER, number);
@@ -149,12 +166,14 @@ seal_region(struct recover *recover, uint32_t number, const struct flash_footer 
 	uint8_t *end = (uint8_t *)(uintptr_t)footer + sizeof *footer;
 
 	bytes = (bytes + FLASH_BLOCK - 1) / FLASH_BLOCK * FLASH_BLOCK;
+	if (recover->replay.silent)
+		return false;
 	memset(recover->block, 0, FLASH_BLOCK);
 	if (footer->used + FLASH_BLOCK + bytes <= flash->region_bytes &&
 		write_region(recover, number, footer->used, recover->block, FLASH_BLOCK) != 0)
 		return false;
-	return footer->entries == 0 ||
-	       write_region(recover, number, flash->region_bytes - bytes, end - bytes, bytes) == 0;
+	/* An empty one too: what stood there may be readable again one day. */
+	return write_region(recover, number, flash->region_bytes - bytes, end - bytes, bytes) == 0;
 }
 
 /* false: it isn't to be used; it is free, or retired. */
@@ -402,9 +421,8 @@ clear_torn(struct recover *recover)
 	memset(recover->block, 0, FLASH_BLOCK);
 	/* One that can't be written now is counted as damage then: harmless. */
 	for (uint32_t i = 0; i < replay->torn_count; i++)
-		writer_run(recover->flash, IO_WRITE, 0,
-			FLASH_DATA_OFFSET + (uint64_t)replay->torn[i] * FLASH_BLOCK, recover->block,
-			FLASH_BLOCK, true);
+		write_block(recover, 0, FLASH_DATA_OFFSET + (uint64_t)replay->torn[i] * FLASH_BLOCK,
+			recover->block, FLASH_BLOCK);
 }
 
 /* What stands there is known; decides, and fills log and index. */
@@ -468,10 +486,11 @@ recover_all(struct recover *recover, char *error, size_t error_size)
 	}
 	/* What is put now speaks of all that stands there. */
 	atomic_store(&flash->tail, flash_position_make(recover->first, 0));
-	journal_start(flash);
+	journal_start(flash, replay_journal_oldest(replay));
 	clear_torn(recover);
 
-	bool recovered = recover_content(recover) && finish_journal(flash);
+	bool recovered = !replay->silent && recover_content(recover) && !replay->silent &&
+			 finish_journal(flash);
 
 	if (!recovered && flash_alive(flash)) {
 		snprintf(error, error_size, "%s: cannot be recovered: %s", name,

@@ -523,6 +523,24 @@ oldest_position(const struct replay *replay)
 		       : UINT64_MAX;
 }
 
+/* Those that records void count: their headers don't say so yet. */
+uint64_t
+replay_journal_oldest(const struct replay *replay)
+{
+	uint64_t oldest = UINT64_MAX;
+
+	for (uint32_t i = 0; i < replay->flash->region_count; i++) {
+		const struct replay_region *region = &replay->regions[i];
+		uint64_t position = flash_position_make(region->sequence, 0);
+
+		if (region->header == REPLAY_UNREADABLE)
+			return 0;
+		if (region->header == REPLAY_DATA && position < oldest)
+			oldest = position;
+	}
+	return oldest;
+}
+
 /* The first reading: what is about regions, and how much there is of the rest. */
 static void
 record_count(struct replay *replay, const struct flash_record *record)
@@ -651,32 +669,37 @@ replay_load(struct replay *replay, uint32_t pass)
 
 /* --- scanning a region without footer ----------------------------------------------------- */
 
+/* Reads a piece of the region's body. false: not all of it; *at is where it ends. */
+static bool
+read_piece(struct replay *replay, const struct region *region, uint32_t *at, uint32_t bytes)
+{
+	int result = writer_run(replay->flash, IO_READ, region->file, region->base + *at,
+		replay->body + *at, bytes, false);
+
+	if (result == -ETIMEDOUT)
+		replay->silent = true;
+	if (result == 0)
+		*at += bytes;
+	return result == 0;
+}
+
 /* Reads the region's body, as far as it can be read. */
 static uint32_t
 read_body(struct replay *replay, uint32_t number)
 {
 	const struct region *region = &replay->flash->regions[number];
-	uint32_t at = 0;
+	uint32_t all = replay->flash->region_bytes, at = 0;
 
-	while (at < replay->flash->region_bytes) {
-		uint32_t bytes = replay->flash->region_bytes - at;
-
-		bytes = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
-
-		int result = writer_run(replay->flash, IO_READ, region->file, region->base + at,
-			replay->body + at, bytes, false);
-
-		if (result == -ETIMEDOUT)
-			replay->silent = true;
-		if (result != 0)
-			break;
-		at += bytes;
+	while (at < all &&
+		read_piece(replay, region, &at, all - at < PIECE_BYTES ? all - at : PIECE_BYTES)) {
 		/* Nothing was appended: that is soon seen. */
-		if (!layout_append_header_valid(replay->body + FLASH_BLOCK,
-			    replay->flash->region_bytes - FLASH_BLOCK,
+		if (!layout_append_header_valid(replay->body + FLASH_BLOCK, all - FLASH_BLOCK,
 			    replay->regions[number].sequence, FLASH_BLOCK))
-			break;
+			return at;
 	}
+	/* Up to the block that can't be read. */
+	while (at < all && !replay->silent && read_piece(replay, region, &at, FLASH_BLOCK))
+		;
 	return at;
 }
 
@@ -898,7 +921,7 @@ footer_read(void *context, uint32_t n, const struct io_request *request, int res
 	replay->regions[number].entries = footer->entries;
 	replay->regions[number].used = footer->used;
 	if (!items->visitor->region(items->context, number, scanned))
-		return true;
+		return !replay->silent;
 	return visit_entries(items, number, footer);
 }
 

@@ -133,6 +133,8 @@ replay_class(const struct flash_footer_entry *entry)
 	return entry->place >> FLASH_OFFSET_BITS & 0x3f;
 }
 
+/* No region that a recovery might believe has lower positions, dead ones included. */
+uint64_t replay_journal_oldest(const struct replay *replay);
 /* The region with this sequence in order, UINT32_MAX: none. */
 uint32_t replay_region_of(const struct replay *replay, uint64_t sequence);
 

@@ -211,10 +211,28 @@ recovered_loaded(void *context, const void *geometry, bool whole)
 	return true;
 }
 
+static void
+recovered_progress(void *context, const char *what, uint64_t done, uint64_t total)
+{
+	(void)context;
+	assert_true(what != NULL && done <= total);
+}
+
 static const struct flash_recovered recovered = {.expect = recovered_expect,
 	.item = recovered_item,
 	.load = recovered_load,
-	.loaded = recovered_loaded};
+	.loaded = recovered_loaded,
+	.progress = recovered_progress};
+
+/* RIG_SAY=1 shows what is said. */
+static void
+say(void *context, int priority, const char *line)
+{
+	(void)context;
+	(void)priority;
+	if (getenv("RIG_SAY") != NULL)
+		fprintf(stderr, "# %s\n", line);
+}
 
 /* --- starts and stops --------------------------------------------------------------------- */
 
@@ -245,6 +263,7 @@ rig_make(uint32_t files, uint64_t bytes)
 		.reinsert_percent = 7,
 		.items = &items,
 		.recovered = &recovered,
+		.say = say,
 	};
 	if (saved == NULL)
 		saved = aligned_alloc(FLASH_BLOCK, SAVED_BYTES);
@@ -405,9 +424,8 @@ rig_put(uint32_t number, uint32_t bytes)
 }
 
 static void
-forget_all(void *context)
+forget_all(void)
 {
-	(void)context;
 	for (uint32_t i = 0; i < RIG_KEYS; i++) {
 		rig.keys[i].segment = 0;
 		rig.keys[i].absent = true;
@@ -433,8 +451,8 @@ rig_flush(uint64_t at_ns)
 		assert_in_range(i, 0, TRIES);
 		rig_step(100000);
 	}
-	if (at_ns == 0)
-		forget_all(NULL);
+	if (at_ns == 0 && flash_flushed(rig.flash, &intent) == FLASH_DURABLE)
+		forget_all();
 }
 
 /* --- checks ------------------------------------------------------------------------------- */
