@@ -575,6 +575,7 @@ flash_flush(struct flash *flash, void (*bump)(void *context), void *context,
 	bump(context);
 	log_unlock(flash);
 	intent->covers = tail;
+	intent->flush = true;
 	intent->ticket = super_change(flash, set_flush, &tail);
 }
 
@@ -588,6 +589,7 @@ void
 flash_flush_at(struct flash *flash, uint64_t at_ns, struct flash_intent *intent)
 {
 	intent->covers = 0;
+	intent->flush = true;
 	intent->ticket = super_change(flash, set_flush_at, &at_ns);
 }
 
