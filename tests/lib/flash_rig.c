@@ -363,7 +363,7 @@ static bool
 invalidate(uint32_t number)
 {
 	struct rig_key *key = &rig.keys[number];
-	struct flash_intent intent = {0, 0};
+	struct flash_intent intent = {0};
 
 	for (unsigned i = 0; i < TRIES; i++) {
 		uint64_t position = key->segment != 0
@@ -441,7 +441,7 @@ nothing(void *context)
 void
 rig_flush(uint64_t at_ns)
 {
-	struct flash_intent intent = {0, 0};
+	struct flash_intent intent = {0};
 
 	if (at_ns != 0)
 		flash_flush_at(rig.flash, at_ns, &intent);

@@ -400,7 +400,7 @@ test_void_elsewhere(void **state)
 	rig_settle();
 	assert_false(flash_alive(rig.flash));
 	assert_false(super_void_settled(rig.flash));
-	struct flash_intent intent = {0, 0};
+	struct flash_intent intent = {0};
 
 	assert_int_equal(
 		flash_invalidate(rig.flash, FLASH_RECORD_KEY, rig_hash(1), 1 << 20, &intent),
