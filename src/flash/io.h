@@ -72,6 +72,11 @@ struct io_file_options {
 
 struct io_queue_options {
 	uint32_t depth; /* requests that the backend has at once, at most */
+	/*
+	 * Several threads use it one after the other; nothing is under way when it changes hands.
+	 * Else one thread alone does: the one that pushes first. It must not end before all is back.
+	 */
+	bool moves;
 	/* buffers that live as long as the queue, so that the kernel need not map them each time */
 	const struct iovec *buffers;
 	uint32_t buffer_count;
@@ -89,7 +94,7 @@ struct io_backend {
 	const struct io_file_info *(*file)(const struct io *io, uint32_t number);
 	void (*close)(struct io *io); /* no queue is left */
 
-	/* By the thread that will use it. NULL with errno. */
+	/* Any thread: who uses it is told by its first push (but see 'moves'). NULL with errno. */
 	struct io_queue *(*queue_create)(struct io *io, const struct io_queue_options *options);
 	/* Takes *request (sets it to NULL); false when depth requests are taken already. */
 	bool (*submit)(struct io_queue *queue, struct io_request **request);
@@ -97,14 +102,18 @@ struct io_backend {
 	void (*push)(struct io_queue *queue);
 	/* One that is done, or NULL. Never blocks. Transfers are whole: a short one is continued. */
 	struct io_request *(*poll)(struct io_queue *queue);
-	/* Pushes, and blocks until poll has something, or for timeout_ms (-1: without limit). */
+	/*
+	 * Pushes, and blocks until poll may have something, or for timeout_ms (-1: without limit);
+	 * not at all when nothing is under way. poll may give NULL afterwards.
+	 */
 	void (*wait)(struct io_queue *queue, int timeout_ms);
 	/*
-	 * Readable when poll may have something, so that a loop can sleep on it; it stays so until
-	 * poll gives NULL.
+	 * Readable when poll may have something, so that a loop can sleep on it. Who sleeps on it
+	 * must have called poll until it gave NULL; and calls it each time that it is readable, be
+	 * anything under way or not: it may be so for nothing now and then.
 	 */
 	int (*descriptor)(const struct io_queue *queue);
-	/* Nothing is under way: all was given back by poll. */
+	/* Any thread. Nothing is under way: all was given back by poll. */
 	void (*queue_destroy)(struct io_queue *queue);
 };
 

@@ -10,10 +10,17 @@
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define BLOCK_LEAST 512
 #define BLOCK_MOST 65536
+/*
+ * A ring of a process that was killed lets its files go a little after the process is gone: so often,
+ * so many milliseconds apart, a lock is tried.
+ */
+#define LOCK_TRIES 50
+#define LOCK_PAUSE_MS 10
 
 static int
 say(char *error, size_t size, const char *path, const char *what, int reason)
@@ -56,22 +63,40 @@ measure(int fd, const char *path, struct io_file_info *info, char *error, size_t
 	return 0;
 }
 
-/* Blocks are reserved now, so that a full file system is found out at start. */
+/* Blocks are reserved now, so that a full file system is found out at start (where it can be). */
 static int
 make_longer(int fd, const struct io_file_options *options, struct io_file_info *info, char *error,
 	size_t error_size)
 {
-	int reason;
+	off_t size = (off_t)options->size;
+	int result;
 
 	if (options->size <= info->size)
 		return 0;
 	if (info->device || options->read_only)
 		return say(error, error_size, options->path, "is smaller than it should be", 0);
-	reason = posix_fallocate(fd, 0, (off_t)options->size);
-	if (reason)
-		return say(error, error_size, options->path, "cannot be made so large", reason);
+	do
+		result = fallocate(fd, 0, 0, size);
+	while (result && errno == EINTR);
+	if (result && errno == EOPNOTSUPP)
+		result = ftruncate(fd, size);
+	if (result)
+		return say(error, error_size, options->path, "cannot be made so large", errno);
 	info->size = options->size;
 	return 0;
+}
+
+static int
+lock(int fd, bool read_only)
+{
+	static const struct timespec pause = {0, LOCK_PAUSE_MS * 1000000L};
+	int result;
+
+	for (int i = 0; (result = flock(fd, (read_only ? LOCK_SH : LOCK_EX) | LOCK_NB)) != 0 &&
+			errno == EWOULDBLOCK && i < LOCK_TRIES;
+		i++)
+		nanosleep(&pause, NULL);
+	return result;
 }
 
 static int
@@ -88,7 +113,7 @@ open_one(const struct io_file_options *options, struct io_file_info *info, char 
 	if (fd < 0)
 		return say(error, error_size, options->path, "cannot be opened", errno);
 	snprintf(info->name, sizeof info->name, "%s", options->path);
-	if (flock(fd, (options->read_only ? LOCK_SH : LOCK_EX) | LOCK_NB)) {
+	if (lock(fd, options->read_only)) {
 		say(error, error_size, options->path,
 			errno == EWOULDBLOCK ? "another process has it" : "cannot be locked",
 			errno == EWOULDBLOCK ? 0 : errno);
@@ -101,6 +126,7 @@ open_one(const struct io_file_options *options, struct io_file_info *info, char 
 		}
 		say(error, error_size, options->path, "has blocks of an unusual size", 0);
 	}
+	flock(fd, LOCK_UN);
 	close(fd);
 	return -1;
 }
@@ -148,18 +174,22 @@ io_file_close(struct io *io)
 {
 	if (!io)
 		return;
-	for (uint32_t i = 0; i < io->count; i++)
+	for (uint32_t i = 0; i < io->count; i++) {
+		/* A ring that is being taken down may keep the file open, and its lock. */
+		flock(io->fds[i], LOCK_UN);
 		close(io->fds[i]);
+	}
 	free(io);
 }
 
 bool
 io_file_fits(const struct io *io, const struct io_request *request)
 {
-	const struct io_file_info *info = &io->info[request->file];
+	const struct io_file_info *info;
 
 	if (request->file >= io->count)
 		return false;
+	info = &io->info[request->file];
 	if (request->op == IO_FLUSH)
 		return true;
 	if (request->offset % info->block || request->size % info->block || request->size == 0 ||
@@ -174,6 +204,9 @@ io_file_advance(struct io_request *request, int64_t n)
 {
 	if (n == -EINTR || n == -EAGAIN)
 		return false;
+	/* A rest that begins within a block: the file ends there. */
+	if (n == -EINVAL && request->done > 0)
+		n = -EIO;
 	if (n < 0) {
 		request->result = request->op == IO_DISCARD ? 0 : (int32_t)n;
 		return true;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The backend without io_uring: a queue has threads that pread and pwrite. Requests go to them
- * through a list, and come back through another, both under the queue's lock; an eventfd tells the
- * owner. As many requests are at the device at once as there are threads.
+ * through a list, and come back through another, both under the queue's lock; an eventfd is readable
+ * exactly while the latter holds something. As many requests are at the device at once as there are
+ * threads.
  */
 #include "flash/io_file.h"
 
@@ -13,6 +14,7 @@
 #include <linux/falloc.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/uio.h>
@@ -114,7 +116,6 @@ serve(void *argument)
 	pthread_mutex_lock(&queue->lock);
 	while (!queue->stop) {
 		struct io_request *request = list_take(&queue->queued);
-		uint64_t one = 1;
 
 		if (!request) {
 			pthread_cond_wait(&queue->wake, &queue->lock);
@@ -124,10 +125,9 @@ serve(void *argument)
 		while (!io_file_advance(request, transfer(queue->io->fds[request->file], request)))
 			;
 		pthread_mutex_lock(&queue->lock);
+		if (!queue->finished.first)
+			check(eventfd_write(queue->event_fd, 1) == 0);
 		list_put(&queue->finished, request);
-		/* A full counter rings as well. */
-		if (write(queue->event_fd, &one, sizeof one) < 0)
-			continue;
 	}
 	pthread_mutex_unlock(&queue->lock);
 	return NULL;
@@ -154,6 +154,7 @@ threads_queue_create(struct io *io, const struct io_queue_options *options)
 {
 	struct io_queue *queue = calloc(1, sizeof *queue);
 	uint32_t wanted = options->depth < THREADS_MAX ? options->depth : THREADS_MAX;
+	sigset_t all, before;
 	int reason = 0;
 
 	if (!queue)
@@ -169,10 +170,14 @@ threads_queue_create(struct io *io, const struct io_queue_options *options)
 	queue->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	if (queue->event_fd < 0)
 		reason = errno;
+	/* The daemon's signals aren't theirs. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
 	while (reason == 0 && queue->thread_count < wanted) {
 		reason = pthread_create(&queue->threads[queue->thread_count], NULL, serve, queue);
 		queue->thread_count += reason == 0;
 	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (queue->event_fd >= 0 && queue->thread_count > 0)
 		return queue;
 	end_threads(queue);
@@ -208,14 +213,14 @@ static struct io_request *
 threads_poll(struct io_queue *queue)
 {
 	struct io_request *request = list_take(&queue->done);
-	uint64_t count;
+	eventfd_t count;
 
 	if (!request && queue->under_way > 0) {
-		/* The bell first: what is finished after this rings again. */
-		if (read(queue->event_fd, &count, sizeof count) < 0)
-			return NULL;
 		pthread_mutex_lock(&queue->lock);
-		list_move(&queue->done, &queue->finished);
+		if (queue->finished.first) {
+			list_move(&queue->done, &queue->finished);
+			check(eventfd_read(queue->event_fd, &count) == 0);
+		}
 		pthread_mutex_unlock(&queue->lock);
 		request = list_take(&queue->done);
 	}
@@ -229,8 +234,10 @@ threads_wait(struct io_queue *queue, int timeout_ms)
 	struct pollfd bell = {.fd = queue->event_fd, .events = POLLIN};
 
 	threads_push(queue);
-	if (queue->under_way > 0 && !queue->done.first)
-		poll(&bell, 1, timeout_ms);
+	if (queue->under_way == 0 || queue->done.first)
+		return;
+	while (poll(&bell, 1, timeout_ms) < 0 && errno == EINTR)
+		;
 }
 
 static int

@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The io_uring backend. A queue is a ring that one thread alone enters (SINGLE_ISSUER); where the
- * kernel has it, completions wait until that thread asks for them (DEFER_TASKRUN), instead of
- * interrupting it. An eventfd tells a sleeping loop.
+ * The io_uring backend. A queue is a ring that one thread alone enters (SINGLE_ISSUER: the one that
+ * pushes first, R_DISABLED until then); where the kernel has it, completions wait until that thread
+ * asks for them (DEFER_TASKRUN), instead of interrupting it. A bit in the ring says that some wait
+ * (TASKRUN_FLAG): asking when nothing is done costs no system call.
+ *
+ * A loop sleeps on an eventfd that the kernel rings: the ring's own descriptor doesn't wake a
+ * sleeper for completions that wait. It is silenced only after something was seen, since only then
+ * can it have rung, and what came meanwhile is looked for after that. The kernel may ring a little
+ * after its completion can be seen; such a ring is silenced when poll finds nothing QUIET_MOST times.
  */
 #include "flash/io_file.h"
 
@@ -15,7 +21,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#define QUIET_MOST 16
 
 struct io_queue {
 	struct io_uring ring;
@@ -24,31 +33,36 @@ struct io_queue {
 	uint32_t under_way;
 	uint32_t buffers;
 	int event_fd;
+	unsigned quiet; /* polls that found nothing since event_fd was read */
+	bool seen;	/* something came since event_fd was read */
+	bool disabled;	/* until the first push */
 	bool files_registered;
-	bool deferred;
-	struct io_request *again_first,
-		**again_last; /* a rest to be transferred: no entry was free */
+	bool refused; /* the kernel took not all at the last push */
+	/* Rests to be transferred, and what found no free entry. */
+	struct io_request *again_first, **again_last;
 };
 
 static int
-make_ring(struct io_queue *queue)
+make_ring(struct io_queue *queue, bool moves)
 {
+	/* From the best: each kernel refuses the flags that it doesn't know. */
 	static const unsigned flags[] = {
 #if defined(IORING_SETUP_SINGLE_ISSUER) && defined(IORING_SETUP_DEFER_TASKRUN)
-		IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_CLAMP,
+		IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
+			IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_CLAMP,
 #endif
-#ifdef IORING_SETUP_COOP_TASKRUN
-		IORING_SETUP_COOP_TASKRUN | IORING_SETUP_CLAMP,
+#if defined(IORING_SETUP_COOP_TASKRUN) && defined(IORING_SETUP_TASKRUN_FLAG)
+		IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_CLAMP,
 #endif
 		IORING_SETUP_CLAMP,
 	};
 	int result = -EINVAL;
 
 	for (size_t i = 0; i < sizeof flags / sizeof flags[0] && result == -EINVAL; i++) {
+		queue->disabled = (flags[i] & IORING_SETUP_R_DISABLED) != 0;
+		if (moves && queue->disabled)
+			continue;
 		result = io_uring_queue_init(queue->depth, &queue->ring, flags[i]);
-#if defined(IORING_SETUP_SINGLE_ISSUER) && defined(IORING_SETUP_DEFER_TASKRUN)
-		queue->deferred = result == 0 && (flags[i] & IORING_SETUP_DEFER_TASKRUN);
-#endif
 	}
 	return result;
 }
@@ -64,21 +78,21 @@ uring_queue_create(struct io *io, const struct io_queue_options *options)
 	queue->io = io;
 	queue->depth = options->depth;
 	queue->again_last = &queue->again_first;
-	result = make_ring(queue);
+	result = make_ring(queue, options->moves);
 	if (result < 0) {
 		free(queue);
 		errno = -result;
 		return NULL;
 	}
 	queue->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-	if (queue->event_fd < 0 || io_uring_register_eventfd(&queue->ring, queue->event_fd)) {
-		int reason = errno;
-
+	result = queue->event_fd < 0 ? -errno
+				     : io_uring_register_eventfd(&queue->ring, queue->event_fd);
+	if (result < 0) {
+		io_uring_queue_exit(&queue->ring);
 		if (queue->event_fd >= 0)
 			close(queue->event_fd);
-		io_uring_queue_exit(&queue->ring);
 		free(queue);
-		errno = reason ? reason : ENOMEM;
+		errno = -result;
 		return NULL;
 	}
 	/* Both only save work a request: where the kernel refuses (locked memory), do without. */
@@ -126,13 +140,26 @@ prepare(struct io_queue *queue, struct io_uring_sqe *sqe, struct io_request *req
 	io_uring_sqe_set_data(sqe, request);
 }
 
+static void
+hand_over(struct io_queue *queue)
+{
+	if (queue->disabled)
+		/* Not every liburing exports its function for it. */
+		queue->disabled = syscall(__NR_io_uring_register, queue->ring.ring_fd,
+					  IORING_REGISTER_ENABLE_RINGS, NULL, 0) < 0;
+	queue->refused = io_uring_submit(&queue->ring) < 0 || io_uring_sq_ready(&queue->ring) > 0;
+	/* Nothing else may wake the caller: it comes back, and poll tries again. */
+	if (queue->refused)
+		queue->seen = eventfd_write(queue->event_fd, 1) == 0 || queue->seen;
+}
+
 static bool
 enter(struct io_queue *queue, struct io_request *request)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&queue->ring);
 
 	if (!sqe) {
-		io_uring_submit(&queue->ring);
+		hand_over(queue);
 		sqe = io_uring_get_sqe(&queue->ring);
 		if (!sqe)
 			return false;
@@ -184,7 +211,7 @@ uring_push(struct io_queue *queue)
 {
 	enter_rests(queue);
 	if (io_uring_sq_ready(&queue->ring))
-		io_uring_submit(&queue->ring);
+		hand_over(queue);
 }
 
 static struct io_request *
@@ -197,6 +224,7 @@ take_done(struct io_queue *queue)
 		int result = cqe->res;
 
 		io_uring_cqe_seen(&queue->ring, cqe);
+		queue->seen = true;
 		if (io_file_advance(request, result)) {
 			queue->under_way--;
 			request->next = NULL;
@@ -207,27 +235,30 @@ take_done(struct io_queue *queue)
 	return NULL;
 }
 
+/* Nothing was seen: silences the bell if it may have rung. true: it had, so look again. */
+static bool
+silence(struct io_queue *queue)
+{
+	eventfd_t rings;
+
+	if (!queue->seen && ++queue->quiet < QUIET_MOST)
+		return false;
+	queue->seen = false;
+	queue->quiet = 0;
+	return eventfd_read(queue->event_fd, &rings) == 0;
+}
+
 static struct io_request *
 uring_poll(struct io_queue *queue)
 {
-	struct io_request *request;
-	uint64_t count;
+	struct io_request *request = queue->under_way > 0 ? take_done(queue) : NULL;
 
-	if (queue->under_way == 0)
-		return NULL;
-	request = take_done(queue);
 	if (request)
 		return request;
-	/* Nothing seen: before the caller sleeps, the bell is silenced and all is looked at again. */
-	if (read(queue->event_fd, &count, sizeof count) < 0 && !queue->deferred &&
-		!queue->again_first)
-		return NULL;
-#ifdef IORING_SETUP_DEFER_TASKRUN
-	if (queue->deferred)
-		io_uring_get_events(&queue->ring);
-#endif
-	request = take_done(queue);
-	if (queue->again_first)
+	if (silence(queue) && queue->under_way > 0)
+		request = take_done(queue);
+	/* Before the caller sleeps on the descriptor, everything that can ring it is under way. */
+	if (!request && (queue->again_first || queue->refused))
 		uring_push(queue);
 	return request;
 }
@@ -239,11 +270,9 @@ uring_wait(struct io_queue *queue, int timeout_ms)
 		.tv_sec = timeout_ms / 1000, .tv_nsec = timeout_ms % 1000 * 1000000LL};
 	struct io_uring_cqe *cqe;
 
-	enter_rests(queue);
-	if (queue->under_way == 0)
-		return;
-	io_uring_submit(&queue->ring);
-	io_uring_wait_cqes(&queue->ring, &cqe, 1, timeout_ms < 0 ? NULL : &timeout, NULL);
+	uring_push(queue);
+	if (queue->under_way > 0)
+		io_uring_wait_cqes(&queue->ring, &cqe, 1, timeout_ms < 0 ? NULL : &timeout, NULL);
 }
 
 static int
@@ -263,9 +292,33 @@ uring_queue_destroy(struct io_queue *queue)
 	free(queue);
 }
 
+/* 0, or why the kernel doesn't let us: a negated errno. */
+static int
+probe(void)
+{
+	struct io_uring ring;
+	int result = io_uring_queue_init(2, &ring, 0);
+
+	if (result == 0)
+		io_uring_queue_exit(&ring);
+	return result;
+}
+
+static struct io *
+uring_open(
+	const struct io_file_options *files, uint32_t count, char *error, size_t error_size)
+{
+	int result = probe();
+
+	if (result == 0)
+		return io_file_open(files, count, error, error_size);
+	snprintf(error, error_size, "refused: io_uring, by the kernel: %s", strerror(-result));
+	return NULL;
+}
+
 const struct io_backend io_uring_backend = {
 	.name = "io_uring",
-	.open = io_file_open,
+	.open = uring_open,
 	.file_count = io_file_count,
 	.file = io_file_info,
 	.close = io_file_close,
@@ -281,15 +334,12 @@ const struct io_backend io_uring_backend = {
 const struct io_backend *
 io_choose(char *why, size_t why_size)
 {
-	struct io_uring ring;
-	int result = io_uring_queue_init(2, &ring, 0);
+	int result = probe();
 
 	if (why_size)
 		*why = '\0';
-	if (result == 0) {
-		io_uring_queue_exit(&ring);
+	if (result == 0)
 		return &io_uring_backend;
-	}
 	snprintf(why, why_size,
 		"io_uring is refused (%s): flash is read by threads, which costs more CPU a read; "
 		"%s",

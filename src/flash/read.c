@@ -201,9 +201,8 @@ flash_thread_create(struct flash *flash)
 	thread->loans = calloc(loans, sizeof *thread->loans);
 	thread->buffers = buffers_create(flash->reads->range_bytes);
 	if (thread->loans && thread->buffers)
-		/* The worker that will use it runs later. */
 		thread->queue = flash->options.io->queue_create(
-			flash->io, &(struct io_queue_options){.depth = depth, .moves = true});
+			flash->io, &(struct io_queue_options){.depth = depth});
 	if (!thread->queue || !enroll(thread)) {
 		int reason = errno;
 
@@ -536,7 +535,7 @@ flash_poll(struct flash_thread *thread, uint64_t now_ns)
 
 	/* For the statistics alone: turns are told the time. */
 	thread->turn_ns = clock_monotonic_ns();
-	while (thread->under_way > 0 && (request = io->poll(thread->queue))) {
+	while ((request = io->poll(thread->queue))) {
 		complete(thread, request->context, now_ns);
 		settled++;
 	}
