@@ -63,7 +63,7 @@ struct memory_items {
 	/*
 	 * Under the bucket's lock: if the index still names this place, clears the entry or points
 	 * it elsewhere (then the item is gone from memory; its large body too: memory releases the
-	 * body's segments). MEMORY_KEPT and MEMORY_BUSY only for MEMORY_EVICTED. Counted by reason.
+	 * body's segments). MEMORY_KEPT and MEMORY_BUSY not for MEMORY_EXPIRED. Counted by reason.
 	 */
 	enum memory_dropped (*drop)(void *context, const struct item *item, uint32_t segment,
 		uint32_t offset, enum memory_reason reason);

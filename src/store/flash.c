@@ -464,41 +464,63 @@ stage_copy(struct store_thread *thread, struct index_locked *locked, _Atomic uin
 	return MEMORY_KEPT;
 }
 
+/* The item goes back to its copy at 'origin', without a write. */
+static enum memory_dropped
+flip(struct store_thread *thread, struct index_locked *locked, _Atomic uint64_t *slot,
+	uint64_t entry, const struct item *item, uint64_t origin)
+{
+	struct flash *flash = thread->store->flash;
+	uint32_t segment, offset;
+
+	if (!flash_place(flash, origin, &segment, &offset)) {
+		/* Its region is being given up: until that is durable the copy is there. */
+		if (flash_alive(flash))
+			return MEMORY_BUSY;
+		return store_flash_kill(thread, FLASH_RECORD_KEY, locked->hash, origin) ==
+				       STORE_DONE
+			       ? MEMORY_DROPPED
+			       : MEMORY_BUSY;
+	}
+	entry_to_flash(thread, locked, slot, entry, item, segment, offset);
+	counter_add(&thread->counters->flash_flipped, 1);
+	return MEMORY_KEPT;
+}
+
 enum memory_dropped
 store_flash_stage(struct store_thread *thread, struct index_locked *locked, _Atomic uint64_t *slot,
 	uint64_t entry, const struct item *item)
 {
 	struct flash *flash = thread->store->flash;
 	uint64_t origin = store_flash_origin(thread->store, item);
-	uint32_t segment, offset;
 	bool win = __atomic_load_n(&item->soft, __ATOMIC_RELAXED) & ITEM_SOFT_WIN;
+	struct flash_intent unasked = {0};
+	enum memory_dropped dropped;
 
-	if (origin && (!win || !flash_alive(flash))) {
-		if (!flash_place(flash, origin, &segment, &offset)) {
-			/* Its region is being given up: until that is durable the copy is there. */
-			if (flash_alive(flash))
-				return MEMORY_BUSY;
-			return store_flash_kill(thread, FLASH_RECORD_KEY, locked->hash, origin) ==
-					       STORE_DONE
-				       ? MEMORY_DROPPED
-				       : MEMORY_BUSY;
-		}
-		entry_to_flash(thread, locked, slot, entry, item, segment, offset);
-		counter_add(&thread->counters->flash_flipped, 1);
-		return MEMORY_KEPT;
-	}
+	if (origin && (!win || !flash_alive(flash)))
+		return flip(thread, locked, slot, entry, item, origin);
 	/*
 	 * The win was handed out since, and must not be again: a new copy. The old one's record goes
 	 * first; nobody need wait for it, since the journal keeps its order.
 	 */
-	if (origin) {
-		struct flash_intent unasked = {0};
+	if (origin &&
+		flash_invalidate(flash, FLASH_RECORD_KEY, locked->hash, origin, &unasked) !=
+			FLASH_DURABLE &&
+		unasked.ticket == 0)
+		return MEMORY_BUSY;
+	dropped =
+		flash_alive(flash) ? stage_copy(thread, locked, slot, entry, item) : MEMORY_DROPPED;
+	/* But who stores the key next must find what that record speaks of, to wait for it. */
+	return origin && dropped == MEMORY_DROPPED ? flip(thread, locked, slot, entry, item, origin)
+						   : dropped;
+}
 
-		flash_invalidate(flash, FLASH_RECORD_KEY, locked->hash, origin, &unasked);
-		if (unasked.ticket == 0)
-			return MEMORY_BUSY;
-	}
-	return flash_alive(flash) ? stage_copy(thread, locked, slot, entry, item) : MEMORY_DROPPED;
+enum memory_dropped
+store_flash_flushed(struct store_thread *thread, struct index_locked *locked,
+	_Atomic uint64_t *slot, uint64_t entry, const struct item *item)
+{
+	uint64_t origin = store_flash_origin(thread->store, item);
+
+	return origin ? flip(thread, locked, slot, entry, item, origin) : MEMORY_DROPPED;
 }
 
 /* --- what flash asks ---------------------------------------------------------------------- */

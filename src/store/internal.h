@@ -135,6 +135,12 @@ void store_flash_promote(struct store_thread *thread, const struct store_view *v
 enum memory_dropped store_flash_stage(struct store_thread *thread, struct index_locked *locked,
 	_Atomic uint64_t *slot, uint64_t entry, const struct item *item);
 /*
+ * A flushed item has to leave: its copy on flash is named again, because a crash may come before the
+ * flush is durable, and what is stored under the key meanwhile must find what it supersedes.
+ */
+enum memory_dropped store_flash_flushed(struct store_thread *thread, struct index_locked *locked,
+	_Atomic uint64_t *slot, uint64_t entry, const struct item *item);
+/*
  * An expired item leaves memory, its copy on flash unnamed: that one dies, should clocks ever go
  * back. Nobody waits for it.
  */

@@ -134,6 +134,8 @@ drop_locked(struct store_thread *thread, struct index_locked *locked, _Atomic ui
 
 	if (thread->store->flash && reason == MEMORY_EVICTED)
 		dropped = store_flash_stage(thread, locked, slot, entry, item);
+	else if (thread->store->flash && reason == MEMORY_FLUSHED)
+		dropped = store_flash_flushed(thread, locked, slot, entry, item);
 	else if (thread->store->flash && reason == MEMORY_EXPIRED)
 		store_flash_forget(thread, item, locked->hash);
 	if (dropped != MEMORY_DROPPED)
