@@ -305,8 +305,7 @@ probe(void)
 }
 
 static struct io *
-uring_open(
-	const struct io_file_options *files, uint32_t count, char *error, size_t error_size)
+uring_open(const struct io_file_options *files, uint32_t count, char *error, size_t error_size)
 {
 	int result = probe();
 

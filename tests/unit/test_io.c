@@ -226,8 +226,8 @@ mix(const struct io_backend *backend, struct io *io, struct io_queue *queue, uns
 			uint32_t *words = (uint32_t *)(void *)(data + (size_t)i * BLOCK);
 			struct io_request *given = &requests[i];
 
-			requests[i] = request_of(write ? IO_WRITE : IO_READ,
-				(uint64_t)block * BLOCK, BLOCK, words);
+			requests[i] = request_of(
+				write ? IO_WRITE : IO_READ, (uint64_t)block * BLOCK, BLOCK, words);
 			version[block] += write;
 			words[0] = write ? block : ~0u;
 			words[BLOCK / 4 - 1] = write ? version[block] : ~0u;
