@@ -340,6 +340,29 @@ out:
 }
 
 struct flash *
+flash_inspect(const struct flash_options *options, struct flash_super *found, char *error,
+	size_t error_size)
+{
+	struct flash *flash = calloc(1, sizeof *flash);
+
+	if (!flash) {
+		snprintf(error, error_size, "flash: no memory");
+		return NULL;
+	}
+	flash->options = *options;
+	flash->inspected = true;
+	flash->wake_fd = -1;
+	atomic_store(&flash->alive, true);
+	atomic_store(&flash->now_ns, options->now_ns);
+	if (!make_dispatch(flash))
+		snprintf(error, error_size, "flash: no memory");
+	else if (super_open(flash, found, error, error_size))
+		return flash;
+	flash_destroy(flash);
+	return NULL;
+}
+
+struct flash *
 flash_create(const struct flash_options *options, char *error, size_t error_size)
 {
 	struct flash *flash = calloc(1, sizeof *flash);

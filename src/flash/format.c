@@ -358,6 +358,8 @@ open_or_format(struct flash *flash, struct super_file *files, const enum content
 
 	for (uint32_t i = 0; i < flash->options.file_count; i++)
 		empty = empty && contents[i] == CONTENT_EMPTY;
+	if (empty && flash->inspected)
+		return complain(flash, 0, error, error_size, "is empty, not a flash store");
 	if (empty || flash->options.format)
 		return lay_out(flash, files, error, error_size) &&
 		       write_format(flash, files, error, error_size);

@@ -64,7 +64,7 @@ struct region {
 	uint16_t file;
 	uint32_t opened_s;
 	uint32_t entries; /* items in it, */
-	uint32_t used;	  /* and bytes, its header included */
+	_Atomic uint32_t used; /* and bytes, its header included */
 	uint64_t base;	  /* bytes from the file's beginning */
 };
 
@@ -115,6 +115,13 @@ void flash_note_success(struct flash *flash);
  */
 void flash_void(struct flash *flash, const char *why);
 
+/*
+ * The store as it stands there, for replay.h alone: nothing is written, made or locked against
+ * readers. *found: FLASH_BLOCK bytes. NULL with one line in error. flash_destroy ends it.
+ */
+struct flash *flash_inspect(const struct flash_options *options, struct flash_super *found,
+	char *error, size_t error_size);
+
 struct dispatch;
 struct log;
 struct journal;
@@ -152,7 +159,8 @@ struct flash {
 		uint64_t items, killed, bad_regions, ns;
 		bool clean;
 	} recovered;
-	int wake_fd; /* eventfd: flash_wake */
+	bool inspected; /* by flash_inspect */
+	int wake_fd;	/* eventfd: flash_wake */
 	_Atomic bool asleep;
 	_Atomic bool woken; /* since flash_work began */
 	struct dispatch *dispatch; /* flash.c's own */
@@ -317,6 +325,11 @@ void journal_stats(const struct flash *flash, struct flash_stats *stats);
  */
 bool recover_run(
 	struct flash *flash, const struct flash_super *found, char *error, size_t error_size);
+/* Why nothing of what was found can be believed; NULL: it can. clean: by the saved index. */
+const char *recover_why_void(const struct flash_super *found, bool clean, bool journal_damaged,
+	uint64_t now_ns);
+/* Reads the saved index through: is it whole? */
+bool snapshot_is_whole(struct flash *flash, const struct flash_super *found);
 /* Called by it after a clean stop. false: the snapshot isn't whole; the index is empty. */
 bool snapshot_load(struct flash *flash, const struct flash_super *found);
 

@@ -290,8 +290,6 @@ flash_intent_settled(const struct flash *flash, const struct flash_intent *inten
 
 	if (intent->flush)
 		return flash_flushed(flash, intent) != FLASH_NOT_YET;
-	if (intent->flush)
-		return flash_flushed(flash, intent) != FLASH_NOT_YET;
 	if (!flash_alive(flash))
 		return true;
 	if (intent->ticket != 0)

@@ -393,24 +393,25 @@ choose_sequence(struct recover *recover)
 	return recover->first <= FLASH_SEQUENCE_MAX - (1u << 24);
 }
 
-/* Why nothing of what stands there can be believed; NULL: it can. */
-static const char *
-why_void(const struct recover *recover)
+const char *
+recover_why_void(const struct flash_super *found, bool clean, bool journal_damaged, uint64_t now_ns)
 {
-	const struct flash_super *found = recover->found;
-	const struct flash_options *options = &recover->flash->options;
-
 	if (found->void_below == FLASH_VOID_ALL)
 		return "its content was declared void";
-	if (found->flush_at_ns != 0 && found->flush_at_ns <= options->now_ns)
+	if (found->flush_at_ns != 0 && found->flush_at_ns <= now_ns)
 		return "a flush that was asked for came due while nothing ran";
-	if (recover->clean)
+	if (clean)
 		return NULL;
 	if (found->journal_mode == FLASH_JOURNAL_OFF && found->sequence_next > 1)
 		return "after an unclean stop, and without a journal";
-	if (recover->replay.journal_damaged)
-		return "its journal is damaged";
-	return NULL;
+	return journal_damaged ? "its journal is damaged" : NULL;
+}
+
+static const char *
+why_void(const struct recover *recover)
+{
+	return recover_why_void(recover->found, recover->clean, recover->replay.journal_damaged,
+		recover->flash->options.now_ns);
 }
 
 static void
@@ -455,10 +456,7 @@ recover_content(struct recover *recover)
 	super_change(flash, set_unclean, NULL);
 	if (!super_write_now(flash))
 		return false;
-	replay->void_below = larger(found->void_below, found->unjournaled_below);
-	replay->flush_position = found->flush_position;
-	replay->expired_below = found->expired_below;
-	replay->expired_s = found->expired_s;
+	replay_judge_by(replay, found);
 	return replay_log(recover);
 }
 

@@ -230,6 +230,17 @@ replay_end(struct replay *replay)
 		pages_release(replay->footer, replay->flash->region_bytes);
 }
 
+void
+replay_judge_by(struct replay *replay, const struct flash_super *found)
+{
+	replay->void_below = found->void_below > found->unjournaled_below
+				     ? found->void_below
+				     : found->unjournaled_below;
+	replay->flush_position = found->flush_position;
+	replay->expired_below = found->expired_below;
+	replay->expired_s = found->expired_s;
+}
+
 /* --- survey ------------------------------------------------------------------------------- */
 
 static bool

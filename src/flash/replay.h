@@ -53,7 +53,7 @@ struct replay_table;
 
 struct replay {
 	struct flash *flash;
-	/* Set by the caller after replay_begin, from the superblock. */
+	/* Set by the caller after replay_begin: now_s, and the rest by replay_judge_by. */
 	uint64_t void_below, flush_position, expired_below;
 	uint32_t expired_s, now_s;
 	/* Found: */
@@ -90,6 +90,9 @@ struct replay {
 /* false: no memory. */
 bool replay_begin(struct replay *replay, struct flash *flash);
 void replay_end(struct replay *replay);
+
+/* After an unclean stop: what the superblock says of items. */
+void replay_judge_by(struct replay *replay, const struct flash_super *found);
 
 bool replay_survey(struct replay *replay);
 /* found: NULL, or told each valid block of the ring. */

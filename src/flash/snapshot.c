@@ -13,6 +13,7 @@
 #include "flash/internal.h"
 
 #include "base/crc32c.h"
+#include "base/pages.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -326,8 +327,9 @@ read_parts(struct flash *flash, const struct snapshot_head *head, const struct f
 
 	while (fine && stream->at < stream->count) {
 		fine = transfer_some(stream);
-		recovered->progress(flash->options.items_context, "bytes of the saved index",
-			stream->done, stream->total);
+		if (recovered != NULL && recovered->progress != NULL)
+			recovered->progress(flash->options.items_context,
+				"bytes of the saved index", stream->done, stream->total);
 	}
 	fine = fine && stream->crc == found->snapshot_crc;
 	/* What the device still has is left to it. */
@@ -336,6 +338,31 @@ read_parts(struct flash *flash, const struct snapshot_head *head, const struct f
 		free(block);
 	}
 	return fine;
+}
+
+bool
+snapshot_is_whole(struct flash *flash, const struct flash_super *found)
+{
+	struct snapshot_head *head = aligned_alloc(FLASH_BLOCK, FLASH_BLOCK);
+	struct flash_part parts[FLASH_PARTS_MAX] = {{0}};
+	bool whole =
+		head != NULL && found->snapshot_sequence != 0 &&
+		found->snapshot_region < flash->region_count &&
+		read_block(flash, &flash->regions[found->snapshot_region], FLASH_BLOCK, head) &&
+		head_makes_sense(flash, head, found);
+
+	for (uint32_t i = 0; whole && i < head->parts; i++) {
+		parts[i].bytes = head->part_bytes[i];
+		if (parts[i].bytes > 0)
+			whole = (parts[i].data = pages_reserve(parts[i].bytes, FLASH_BLOCK)) !=
+				NULL;
+	}
+	whole = whole && read_parts(flash, head, parts, found);
+	for (uint32_t i = 0; i < FLASH_PARTS_MAX; i++)
+		if (parts[i].data != NULL)
+			pages_release(parts[i].data, parts[i].bytes);
+	free(head);
+	return whole;
 }
 
 bool

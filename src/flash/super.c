@@ -210,8 +210,9 @@ open_files(struct flash *flash, char *error, size_t error_size)
 		return false;
 	}
 	for (uint32_t i = 0; i < count; i++)
-		files[i] = (struct io_file_options){
-			.path = flash->options.files[i].path, .size = flash->options.files[i].size};
+		files[i] = (struct io_file_options){.path = flash->options.files[i].path,
+			.size = flash->options.files[i].size,
+			.read_only = flash->inspected};
 	flash->io = flash->options.io->open(files, count, error, error_size);
 	if (flash->io == NULL)
 		return false;
