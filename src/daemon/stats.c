@@ -47,6 +47,7 @@ static const size_t gauges[] = {
 	offsetof(struct counters, read_buf_count),
 	offsetof(struct counters, read_buf_bytes),
 	offsetof(struct counters, read_buf_bytes_free),
+	offsetof(struct counters, flash_objects),
 };
 
 static uint64_t
@@ -257,9 +258,8 @@ put_mover(struct stats_output *output)
 		"log_watcher_skipped",
 		"log_watcher_sent",
 		"log_watchers",
-		"unexpected_napi_ids",
-		"round_robin_fallback",
 	};
+	static const char *const network[] = {"unexpected_napi_ids", "round_robin_fallback"};
 
 	put_zeros(output, before, sizeof before / sizeof *before);
 	stats_put(output, "slab_reassign_last_busy_status", "none");
@@ -272,6 +272,8 @@ put_mover(struct stats_output *output)
 	stats_put_number(output, "log_worker_dropped",
 		counter_get(&output->since.log_worker_dropped) + log_dropped());
 	put_zeros(output, log, sizeof log / sizeof *log);
+	stats_flash_extstore(output);
+	put_zeros(output, network, sizeof network / sizeof *network);
 }
 
 static void
@@ -282,7 +284,7 @@ put_items(struct stats_output *output)
 	static const char *const moves[] = {"moves_to_cold", "moves_to_warm", "moves_within_lru"};
 	bool maintainer = output->worker->server->options->lru_maintainer;
 	struct memory_stats memory;
-	uint64_t items = 0, bytes = 0;
+	uint64_t items = counter_get(&output->now.flash_objects), bytes = 0;
 
 	store_get_memory_stats(output->worker->server->store, &memory);
 	for (int i = 0; i < SIZE_CLASSES; i++) {
@@ -316,6 +318,7 @@ put_general(struct stats_output *output)
 	acceptor_get_stats(server->acceptor, &accept);
 	put_process(output);
 	put_rows(output, "cmd_get", "get_flushed");
+	stats_flash_lookups(output);
 	put_rows(output, "delete_misses", "bytes_written");
 	stats_put_number(output, "limit_maxbytes", atomic_load(&server->limit_bytes));
 	stats_put_number(output, "accepting_conns", accept.accepting);
@@ -401,6 +404,7 @@ put_halcyon(struct stats_output *output)
 				output, rows[i].field, at_offset(&output->since, rows[i].offset));
 	put_halcyon_index(output);
 	put_halcyon_memory(output);
+	stats_flash_own(output);
 	stats_put_number(output, "front_window_bytes", atomic_load(&limits->window_bytes));
 	stats_put_number(output, "front_held_bytes", atomic_load(&limits->held_bytes));
 	stats_put_number(output, "front_output_bytes", atomic_load(&limits->output_bytes));
@@ -506,12 +510,6 @@ cachedump(struct stats_output *output, struct slice words)
 	return stats_cachedump(output, words) ? STATUS_TEXT : STATUS_BAD_FORMAT;
 }
 
-static void
-put_nothing(struct stats_output *output)
-{
-	(void)output;
-}
-
 static const struct {
 	const char *word;
 	void (*put)(struct stats_output *output);
@@ -523,7 +521,7 @@ static const struct {
 	{"sizes", stats_sizes},
 	{"conns", stats_connections},
 	{"halcyon", put_halcyon},
-	{"extstore", put_nothing},
+	{"extstore", stats_flash_pages},
 };
 
 static enum status

@@ -32,6 +32,16 @@ void stats_sizes(struct stats_output *output);
 /* words: class and limit. False when they can't be read. Text only: it writes the whole reply. */
 bool stats_cachedump(struct stats_output *output, struct slice words);
 
+/* --- stats_flash.c: without flash they write nothing --- */
+
+/* memcached's names in plain 'stats': those beside the look-ups, and those of extstore itself. */
+void stats_flash_lookups(struct stats_output *output);
+void stats_flash_extstore(struct stats_output *output);
+/* 'stats extstore': regions, by the names of its pages. */
+void stats_flash_pages(struct stats_output *output);
+/* In 'stats halcyon'. */
+void stats_flash_own(struct stats_output *output);
+
 /* --- stats_settings.c --- */
 
 void stats_settings(struct stats_output *output);

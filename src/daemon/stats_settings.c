@@ -95,6 +95,24 @@ put_memory(struct stats_output *output, const struct options *options)
 	stats_put_number(output, "temporary_ttl", (uint64_t)options->temporary_ttl);
 }
 
+/* extstore's, shown whether there is flash or not, as memcached does. */
+static void
+put_ext(struct stats_output *output, const struct options *options)
+{
+	stats_put_number(output, "ext_item_size",
+		options->given[OPTION_NUMBER_ext_item_size]
+			? (uint64_t)options->ext_item_size
+			: (uint64_t)options->flash_item_size_min);
+	stats_put_number(output, "ext_item_age", (uint64_t)options->ext_item_age);
+	stats_put_number(output, "ext_low_ttl", (uint64_t)options->ext_low_ttl);
+	stats_put_number(output, "ext_recache_rate", (uint64_t)options->ext_recache_rate);
+	stats_put_number(output, "ext_wbuf_size", (uint64_t)options->ext_wbuf_size << 20);
+	stats_put_number(output, "ext_compact_under", (uint64_t)options->ext_compact_under);
+	stats_put_number(output, "ext_drop_under", (uint64_t)options->ext_drop_under);
+	stats_put_number(output, "ext_max_sleep", (uint64_t)options->ext_max_sleep);
+	stats_put(output, "ext_max_frag", "%.2f", options->ext_max_frag);
+}
+
 void
 stats_settings(struct stats_output *output)
 {
@@ -110,7 +128,9 @@ stats_settings(struct stats_output *output)
 	stats_put_number(output, "read_buf_mem_limit", (uint64_t)options->read_buf_mem_limit);
 	stats_put(output, "track_sizes", "%s", yes(options->track_sizes));
 	stats_put(output, "inline_ascii_response", "%s", yes(options->inline_ascii_resp));
+	put_ext(output, options);
 	stats_put(output, "slab_automove_freeratio", "%.3f", options->slab_automove_freeratio);
+	stats_put(output, "ext_drop_unread", "%s", yes(options->ext_drop_unread));
 	stats_put_number(output, "num_napi_ids", (uint64_t)options->napi_ids);
 	stats_put(output, "memory_file", "(null)");
 	stats_put_number(output, "client_flags_size", 4);

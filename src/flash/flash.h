@@ -373,5 +373,8 @@ struct flash_stats {
 	struct flash_histogram queue_time, device_time; /* sums over all threads */
 };
 void flash_get_stats(const struct flash *flash, struct flash_stats *stats);
+/* Of a region, below stats.regions: its sequence, 0 when it holds nothing, and bytes written to it. */
+void flash_look_at_region(
+	const struct flash *flash, uint32_t region, uint64_t *sequence, uint32_t *bytes);
 
 #endif

@@ -389,3 +389,14 @@ log_stats(const struct flash *flash, struct flash_stats *stats)
 		stats->budget_left_bytes = (uint64_t)atomic_load(&log->budget.left);
 	stats->memory_bytes += log->memory_bytes;
 }
+
+void
+flash_look_at_region(
+	const struct flash *flash, uint32_t region, uint64_t *sequence, uint32_t *bytes)
+{
+	const struct region *looked = &flash->regions[region];
+	bool holds = region_is_readable(region_state(looked));
+
+	*sequence = holds ? atomic_load_explicit(&looked->sequence, memory_order_acquire) : 0;
+	*bytes = holds ? atomic_load_explicit(&looked->used, memory_order_relaxed) : 0;
+}

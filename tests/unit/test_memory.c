@@ -854,7 +854,7 @@ counting_move(void *context, const struct item *item, uint32_t segment, uint32_t
 		context, item, segment, offset, to_segment, to_offset, to, epoch, reads);
 }
 
-static bool
+static enum memory_dropped
 counting_drop(void *context, const struct item *item, uint32_t segment, uint32_t offset,
 	enum memory_reason reason)
 {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include "base/options.h"
 
+#include "base/options_flash.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -220,9 +222,149 @@ test_later(void **state)
 	must_not("-Y /tmp/users", "--auth-file");
 	must_not("-e /tmp/file", "--memory-file");
 	must_not("-Z", "--enable-ssl");
-	must_not("-o ext_path=/tmp/x:1g", "ext_path");
 	must_not("-o ssl_key=/tmp/x", "ssl_key");
 	must_not("-o proxy_config=/tmp/x", "proxy_config");
+}
+
+/* The files that a command line names. The caller frees both. */
+static void
+must_name(struct options *options, const char *line, struct options_flash *flash, unsigned count)
+{
+	char error[OPTIONS_ERROR_MAX];
+
+	must(options, line);
+	if (!options_flash_read(options, flash, error))
+		fail_msg("'%s': %s", line, error);
+	assert_int_equal(flash->count, count);
+}
+
+static void
+must_name_one(const char *line, const char *path, uint64_t size)
+{
+	struct options options;
+	struct options_flash flash;
+
+	must_name(&options, line, &flash, 1);
+	assert_string_equal(flash.files[0].path, path);
+	assert_int_equal(flash.files[0].size, size);
+	options_flash_free(&flash);
+	options_free(&options);
+}
+
+static void
+test_flash_files(void **state)
+{
+	struct options options;
+	struct options_flash flash;
+
+	(void)state;
+	must_name(&options, "", &flash, 0);
+	options_free(&options);
+	must_name_one("--flash-path /dev/nvme0n1", "/dev/nvme0n1", 0);
+	must_name_one("--flash-path=/f --flash-size=0", "/f", 0);
+	must_name_one("--flash-path /f --flash-size 12345", "/f", 12345);
+	must_name_one("--flash-path /f --flash-size 3K", "/f", 3 << 10);
+	must_name_one("--flash-size 10g --flash-path /f", "/f", 10ull << 30);
+	must_name_one("--flash-path /f --flash-size 2t", "/f", 2ull << 40);
+	must_name_one("--flash-path /f --flash-size 1P", "/f", 1ull << 50);
+	must_name_one("-o ext_path=/f:64m", "/f", 64 << 20);
+	must_name_one("-o ext_path=/f:5G", "/f", 5ull << 30);
+	must_name_one("-o ext_path=/f:2T:coldcompact,slab_reassign", "/f", 2ull << 40);
+	must_name_one("-o modern,ext_path=/f:1p:default", "/f", 1ull << 50);
+	must_name_one("--ext-path=/f:1g", "/f", 1 << 30);
+	/* Sizes go with paths by their order, wherever they stand. */
+	must_name(&options,
+		"--flash-size 1g --flash-path /a,/b --flash-size 2g -o ext_path=/d:4g "
+		"--flash-path /c -o ext_path=/e:5g:old",
+		&flash, 5);
+	for (unsigned i = 0; i < 5; i++) {
+		static const uint64_t gigabytes[] = {1, 2, 0, 4, 5};
+
+		assert_string_equal(flash.files[i].path, ((char[]){'/', (char)('a' + i), 0}));
+		assert_int_equal(flash.files[i].size, gigabytes[i] << 30);
+	}
+	options_flash_free(&flash);
+	options_free(&options);
+}
+
+static void
+test_flash_values(void **state)
+{
+	struct options options;
+
+	(void)state;
+	must(&options, "");
+	assert_int_equal(options.flash_journal, 0);
+	assert_int_equal(options.flash_depth, 128);
+	assert_int_equal(options.flash_read_timeout_ms, 1000);
+	assert_int_equal(options.flash_reinsert, 7);
+	assert_int_equal(options.flash_write_budget, 0);
+	assert_int_equal(options.stop_timeout_s, 90);
+	assert_false(options.flash_format);
+	options_free(&options);
+	must(&options, "--flash-path /f --flash-format --flash-journal async --flash-depth 64 "
+		       "--flash-write-budget 3t --flash-item-size-min 100 "
+		       "--flash-read-timeout=250 --flash-reinsert 0 --flash-io threads "
+		       "--state-directory /var/lib/h --stop-timeout 5");
+	assert_true(options.flash_format);
+	assert_int_equal(options.flash_journal, 1);
+	assert_int_equal(options.flash_depth, 64);
+	assert_int_equal(options.flash_write_budget, 3ull << 40);
+	assert_int_equal(options.flash_item_size_min, 100);
+	assert_int_equal(options.flash_read_timeout_ms, 250);
+	assert_int_equal(options.flash_reinsert, 0);
+	assert_int_equal(options.flash_io, 2);
+	assert_string_equal(options.state_directory, "/var/lib/h");
+	assert_int_equal(options.stop_timeout_s, 5);
+	options_free(&options);
+	/* All that memcached 1.6.45 takes. */
+	must(&options, "-o ext_path=/f:64m,ext_page_size=8,ext_wbuf_size=2,ext_threads=1,"
+		       "ext_io_depth=2,ext_item_size=512,ext_item_age=2,ext_low_ttl=1,"
+		       "ext_recache_rate=10000,ext_compact_under=3,ext_drop_under=1,"
+		       "ext_max_sleep=5000,ext_max_frag=0.5,ext_drop_unread");
+	assert_int_equal(options.ext_item_size, 512);
+	assert_int_equal(options.ext_recache_rate, 10000);
+	assert_int_equal(options.ext_wbuf_size, 2);
+	assert_true(options.ext_drop_unread);
+	options_free(&options);
+}
+
+static void
+test_flash_refusals(void **state)
+{
+	char line[1024];
+	size_t used = (size_t)snprintf(line, sizeof line, "--flash-path /0");
+
+	(void)state;
+	must_not("-M --flash-path /f --flash-size 1g", "--disable-evictions");
+	must_not("-M -o ext_path=/f:1g", "ext_path");
+	must_not("--flash-path /a,,/b", "--flash-path: a path is empty");
+	must_not("--flash-path /f,/f", "/f is named twice");
+	must_not("--flash-path /f -o ext_path=/f:1g", "/f is named twice");
+	must_not("--flash-size 1g", "1g has no --flash-path");
+	must_not("--flash-path /f --flash-size 1g --flash-size 2g", "2g has no --flash-path");
+	must_not("--flash-path /f --flash-size 1x", "'1x' is not a size");
+	must_not("--flash-path /f --flash-size -1", "'-1' is not a size");
+	must_not("--flash-path /f --flash-size 1gg", "'1gg' is not a size");
+	must_not("--flash-path /f --flash-size 16384p", "'16384p' is not a size");
+	must_not("-o ext_path=/f", "ext_path=/f");
+	must_not("-o ext_path=/f:", "ext_path=/f:");
+	must_not("-o ext_path=/f:5", "ext_path=/f:5");
+	must_not("-o ext_path=/f:0g", "ext_path=/f:0g");
+	must_not("-o ext_path=/f:1g:nosuch", "nosuch");
+	must_not("-o ext_path=:1g", "ext_path");
+	must_not("-o ext_path", "ext-path");
+	must_not("--flash-journal maybe", "sync|async|off");
+	must_not("--flash-io aio", "auto|io_uring|threads");
+	must_not("--flash-depth 0", "--flash-depth");
+	must_not("--flash-reinsert 51", "--flash-reinsert");
+	must_not("--flash-read-timeout 9", "--flash-read-timeout");
+	must_not("--flash-write-budget 2048t", "--flash-write-budget");
+	must_not("--stop-timeout 0", "--stop-timeout");
+	must_not("-o ext_max_frag=2", "ext-max-frag");
+	for (int i = 1; i <= OPTIONS_FLASH_MAX; i++)
+		used += (size_t)snprintf(line + used, sizeof line - used, ",/%d", i);
+	must_not(line, "more than 64 paths");
 }
 
 static void
@@ -282,7 +424,7 @@ static void
 test_help(void **state)
 {
 	static const char *const not_there[] = {
-		"sasl", "ext_path", "proxy_config", "enable-ssl", "no_drop_privileges"};
+		"sasl", "proxy_config", "enable-ssl", "no_drop_privileges"};
 	char *text = NULL;
 	size_t size = 0;
 	FILE *file = open_memstream(&text, &size);
@@ -310,6 +452,9 @@ main(void)
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_sizes),
 		cmocka_unit_test(test_later),
+		cmocka_unit_test(test_flash_files),
+		cmocka_unit_test(test_flash_values),
+		cmocka_unit_test(test_flash_refusals),
 		cmocka_unit_test(test_file),
 		cmocka_unit_test(test_help),
 	};

@@ -16,11 +16,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
-static struct server server;
-static struct options options;
+static struct server server, server_with_flash;
+static struct server *asked = &server;
+static struct options options, options_with_flash;
 static struct listeners listeners;
 
 static int
@@ -49,6 +51,44 @@ tear_down(void **state)
 	return 0;
 }
 
+static const char flash_template[] = "/tmp/halcyon-stats-XXXXXX";
+static char flash_path[sizeof flash_template];
+
+/* A second server, which is the one that is asked; with a flash file of 64 megabytes. */
+static int
+set_up_flash(void **state)
+{
+	char *argv[] = {(char[]){"halcyond"}, (char[]){"-m16"}, (char[]){"-t1"}, (char[]){"-o"},
+		(char[]){"ext_path=/tmp/halcyon-stats-XXXXXX:64m,ext_item_size=700"}, NULL};
+	char error[OPTIONS_ERROR_MAX];
+	int fd;
+
+	(void)state;
+	memcpy(flash_path, flash_template, sizeof flash_path);
+	fd = mkstemp(flash_path);
+	assert_true(fd >= 0 && close(fd) == 0);
+	memcpy(strchr(argv[4], '/'), flash_path, strlen(flash_path));
+	options_init(&options_with_flash);
+	assert_true(options_parse(&options_with_flash, 5, argv, error));
+	rcu_unregister();
+	assert_true(server_create(&server_with_flash, &options_with_flash, &listeners));
+	rcu_register();
+	asked = &server_with_flash;
+	return 0;
+}
+
+static int
+tear_down_flash(void **state)
+{
+	(void)state;
+	asked = &server;
+	rcu_unregister();
+	server_destroy(&server_with_flash);
+	rcu_register();
+	options_free(&options_with_flash);
+	return unlink(flash_path);
+}
+
 /* The reply to 'stats WORDS', or to the binary form; the caller frees it. */
 static char *
 ask(const char *words, enum protocol protocol, enum status *status, size_t *size)
@@ -56,11 +96,11 @@ ask(const char *words, enum protocol protocol, enum status *status, size_t *size
 	struct request request = {
 		.verb = VERB_STATS, .protocol = (uint8_t)protocol, .opaque = 0x01020304};
 	struct engine_text text = {0};
-	struct store_thread *store = engine_store_thread(server.workers[0].engine);
+	struct store_thread *store = engine_store_thread(asked->workers[0].engine);
 
 	request.arguments = slice_text(words);
 	store_turn_begin(store, clock_unix_ns());
-	*status = stats_run(&server.workers[0], &request, &text);
+	*status = stats_run(&asked->workers[0], &request, &text);
 	store_turn_end(store);
 	*size = text.size;
 	if (!engine_text_put(&text, "", 1))
@@ -268,6 +308,100 @@ test_words(void **state)
 	free(text);
 }
 
+/* Names of extstore, in the order in which memcached has them, and none without flash. */
+static void
+test_flash_names(void **state)
+{
+	static const char *const names[] = {"get_flushed", "get_extstore", "get_aborted_extstore",
+		"get_oom_extstore", "recache_from_extstore", "miss_from_extstore",
+		"badcrc_from_extstore", "delete_misses", "log_watchers", "extstore_memory_pressure",
+		"extstore_compact_lost", "extstore_compact_rescues", "extstore_compact_resc_cold",
+		"extstore_compact_resc_old", "extstore_compact_skipped", "extstore_page_allocs",
+		"extstore_page_evictions", "extstore_page_reclaims", "extstore_pages_free",
+		"extstore_pages_used", "extstore_objects_evicted", "extstore_objects_read",
+		"extstore_objects_written", "extstore_objects_used", "extstore_bytes_evicted",
+		"extstore_bytes_written", "extstore_bytes_read", "extstore_bytes_used",
+		"extstore_bytes_fragmented", "extstore_limit_maxbytes", "extstore_io_queue",
+		"unexpected_napi_ids"};
+	char *text = ask_text(""), line[64];
+	const char *at = text;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+		const char *found;
+
+		snprintf(line, sizeof line, "STAT %s ", names[i]);
+		found = strstr(at, line);
+		if (!found)
+			fail_msg("%s isn't there, or not in its place", names[i]);
+		/* The next line, but for the two gaps between the blocks. */
+		if (i > 0 && i != 8)
+			assert_ptr_equal(found, strstr(at, "\r\n") + 2);
+		at = found;
+	}
+	free(text);
+	text = ask_text("settings");
+	assert_non_null(strstr(text, "STAT inline_ascii_response no\r\nSTAT ext_item_size 700\r\n"
+				     "STAT ext_item_age 0\r\nSTAT ext_low_ttl 0\r\n"
+				     "STAT ext_recache_rate 2000\r\nSTAT ext_wbuf_size 4194304\r\n"
+				     "STAT ext_compact_under 0\r\nSTAT ext_drop_under 0\r\n"
+				     "STAT ext_max_sleep 1000000\r\nSTAT ext_max_frag 0.80\r\n"
+				     "STAT slab_automove_freeratio 0.010\r\n"
+				     "STAT ext_drop_unread no\r\n"));
+	free(text);
+	asked = &server;
+	text = ask_text("");
+	assert_null(strstr(text, "extstore"));
+	free(text);
+	asked = &server_with_flash;
+}
+
+static void
+test_flash_figures(void **state)
+{
+	char *text;
+	long long regions;
+
+	(void)state;
+	counter_add(&asked->counters[0].flash_objects, 7);
+	counter_add(&asked->counters[0].classes[1].number, 2);
+	counter_add(&asked->counters[0].flash_hits, 5);
+	counter_add(&asked->counters[0].flash_failed, 3);
+	counter_add(&asked->counters[0].flash_promoted, 4);
+	counter_add(&asked->counters[0].flash_evicted, 6);
+	text = ask_text("");
+	assert_int_equal(number_of(text, "curr_items"), 9);
+	assert_int_equal(number_of(text, "get_extstore"), 8);
+	assert_int_equal(number_of(text, "miss_from_extstore"), 3);
+	assert_int_equal(number_of(text, "recache_from_extstore"), 4);
+	assert_int_equal(number_of(text, "extstore_objects_used"), 7);
+	assert_int_equal(number_of(text, "extstore_objects_evicted"), 6);
+	free(text);
+	text = ask_text("halcyon");
+	regions = number_of(text, "flash_regions");
+	assert_non_null(strstr(text, "STAT flash_state alive\r\n"));
+	assert_non_null(strstr(text, "STAT flash_journal_mode sync\r\n"));
+	assert_non_null(strstr(text, "STAT flash_write_amplification 0.000\r\n"));
+	assert_non_null(strstr(text, "STAT flash_read_device_p99_us 0.0\r\n"));
+	assert_int_equal(number_of(text, "flash_bytes"), 64 << 20);
+	assert_in_range(regions, 16, 256);
+	assert_int_equal(number_of(text, "flash_regions_free"), regions);
+	free(text);
+	text = ask_text("extstore");
+	assert_int_equal(lines_of(text), 4 * regions + 1);
+	assert_true(strncmp(text,
+			    "STAT 0:version 0\r\nSTAT 0:bytes 0\r\nSTAT 0:bucket 0\r\n"
+			    "STAT 0:free_bucket 0\r\nSTAT 1:version 0\r\n",
+			    91) == 0);
+	free(text);
+	/* What is there stays; what was done is forgotten. */
+	free(ask_text("reset"));
+	text = ask_text("");
+	assert_int_equal(number_of(text, "curr_items"), 9);
+	assert_int_equal(number_of(text, "get_extstore"), 0);
+	free(text);
+}
+
 /* A frame a pair, the last without a name; each names the request. */
 static void
 test_binary(void **state)
@@ -313,6 +447,8 @@ main(void)
 		cmocka_unit_test(test_detail),
 		cmocka_unit_test(test_prefixes_bound),
 		cmocka_unit_test(test_binary),
+		cmocka_unit_test_setup_teardown(test_flash_names, set_up_flash, tear_down_flash),
+		cmocka_unit_test_setup_teardown(test_flash_figures, set_up_flash, tear_down_flash),
 	};
 
 	return cmocka_run_group_tests_name("stats", tests, set_up, tear_down);

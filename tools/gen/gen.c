@@ -68,7 +68,7 @@ print_range(const struct option_row *row)
 			*row->unit && row->kind != OPTION_SIZE ? " " : "",
 			row->kind == OPTION_SIZE ? "" : row->unit);
 	if (row->max > row->min && row->kind != OPTION_FLAG && row->kind != OPTION_OCTAL)
-		printf("\nRange: %.10g to %.10g%s%s.", row->min, row->max, *row->unit ? " " : "",
+		printf("\nRange: %.17g to %.17g%s%s.", row->min, row->max, *row->unit ? " " : "",
 			row->unit);
 }
 
@@ -178,9 +178,13 @@ print_man8(void)
 	puts(".SH OPTIONS");
 	print_options(true);
 	print_later();
-	puts(".SH SIGNALS\n.TP\nSIGINT, SIGTERM, SIGUSR1\nStop.\n.TP\nSIGHUP\nOpen the log file "
+	puts(".SH SIGNALS\n.TP\nSIGINT, SIGTERM, SIGUSR1\nStop; with flash, after what is in "
+	     "memory was "
+	     "saved there (\\-\\-stop\\-timeout), which a second one cuts "
+	     "short.\n.TP\nSIGHUP\nOpen the log file "
 	     "anew.");
 	puts(".SH ENVIRONMENT\n"
+	     ".TP\nSTATE_DIRECTORY\nSee \\fB\\-\\-state\\-directory\\fR; systemd sets it.\n"
 	     ".TP\nMEMCACHED_PORT_FILENAME\nA file that gets the numbers of the ports, a line "
 	     "each.\n"
 	     ".TP\nNOTIFY_SOCKET, WATCHDOG_USEC\nAs systemd sets them: readiness, state and sign "
@@ -248,9 +252,19 @@ print_man7(void)
 #include "proto/commands.def"
 #undef COMMAND
 	};
+	static const struct {
+		const char *text, *sentence;
+	} flash[] = {
+#define FIGURE(name, sentence) {#name, sentence},
+#define MADE(name, written, sentence) {#name, sentence},
+#include "daemon/stats_flash.def"
+#undef MADE
+#undef FIGURE
+	};
 
-	printf(".\\\" Printed by halcyon-gen from src/base/counters.def and proto/commands.def: "
-	       "change these.\n"
+	printf(".\\\" Printed by halcyon-gen from src/base/counters.def, "
+	       "src/daemon/stats_flash.def "
+	       "and proto/commands.def: change these.\n"
 	       ".TH HALCYON\\-STATS 7 \"\" \"halcyon %s\" \"Miscellaneous\"\n",
 		PACKAGE_VERSION);
 	puts(".SH NAME\nhalcyon\\-stats \\- commands and counters of halcyond");
@@ -273,6 +287,8 @@ print_man7(void)
 	     ".TP\n\\fBstats cachedump\\fR \\fICLASS\\fR \\fILIMIT\\fR\nSome keys of a size "
 	     "class.\n"
 	     ".TP\n\\fBstats detail\\fR on|off|dump\nCommands by the prefix of their keys.\n"
+	     ".TP\n\\fBstats extstore\\fR\nRegions of flash, by the names of extstore\\(aqs pages: "
+	     "version is a region\\(aqs number in the log, 0 when nothing\nis in it.\n"
 	     ".TP\n\\fBstats reset\\fR\nCounters start again from zero.\n"
 	     ".TP\n\\fBstats halcyon\\fR\nThe counters that memcached has no name for, the index "
 	     "and the memory.");
@@ -280,6 +296,12 @@ print_man7(void)
 	print_counters(false);
 	puts(".SH COUNTERS OF STATS HALCYON");
 	print_counters(true);
+	puts(".SH FLASH IN STATS HALCYON");
+	for (size_t i = 0; i < sizeof flash / sizeof *flash; i++) {
+		printf(".TP\n\\fBflash_%s\\fR\n", flash[i].text);
+		print_roff(flash[i].sentence);
+		putchar('\n');
+	}
 	puts(".SH SEE ALSO\n.BR halcyond (8)");
 }
 
