@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* halcyonctl: subcommands, each one question to a server. */
+/* halcyonctl: subcommands, each one question to a server, or to a flash store without one. */
 #include "../common/optable.h"
+#include "flash.h"
 #include "print.h"
 
 #ifdef HAVE_CONFIG_H
@@ -50,6 +51,17 @@ static const struct optable_row rows[] = {
 	ROW("settings", "stats settings", 0, "", "the settings that the server runs with")         \
 	ROW("version", "version", 0, "", "the version that the server answers to clients")
 
+/* These ask no server. */
+#define FLASH_SUBCOMMANDS(ROW)                                                                     \
+	ROW("flash inspect", "FILE...",                                                            \
+		"a flash store that no daemon runs on, its files in their order: geometry, "       \
+		"state, "                                                                          \
+		"journal, and each region with what it holds")                                     \
+	ROW("flash verify", "FILE...",                                                             \
+		"the same, and every item is read and checked: what is damaged, and what a "       \
+		"recovery "                                                                        \
+		"would keep")
+
 static const struct subcommand {
 	const char *name;
 	const char *command;
@@ -69,18 +81,25 @@ static const struct optable_section sections[] = {
 	"  " name " " arguments "\n    " sentence "\n"
 		SUBCOMMANDS(ROW)
 #undef ROW
+#define ROW(name, arguments, sentence) "  " name " " arguments "\n    " sentence "\n"
+			FLASH_SUBCOMMANDS(ROW)
+#undef ROW
 	},
 	{"EXIT STATUS", "0: answered. 1: the server could not be reached, did not answer in time "
-			"or answered with an error, which is\n"
-			"told in one line on standard error. 2: the command line was wrong."},
+			"or answered with an error, a flash store could\n"
+			"not be read, or verify found damage: told in one line on standard error. "
+			"2: the command line was wrong."},
 	{"EXAMPLES", "  halcyonctl stats\n"
-		     "  halcyonctl --socket /run/halcyond.sock --json stats items\n"},
+		     "  halcyonctl --socket /run/halcyond.sock --json stats items\n"
+		     "  halcyonctl flash verify /var/lib/halcyon/flash\n"},
 	{NULL, NULL},
 };
 
 static const struct optable table = {
 	.program = "halcyonctl",
-	.purpose = "ask a running halcyond, or another server of the protocol, about itself",
+	.purpose = "ask a running halcyond, or another server of the protocol, about itself; look "
+		   "into "
+		   "a flash store",
 	.synopsis = "[options] subcommand [argument...]",
 	.rows = rows,
 	.row_count = sizeof rows / sizeof rows[0],
@@ -95,6 +114,9 @@ print_help(void)
 	for (size_t i = 0; i < sizeof subcommands / sizeof subcommands[0]; i++)
 		printf("  %s %s\n      %s\n", subcommands[i].name, subcommands[i].arguments,
 			subcommands[i].sentence);
+#define ROW(name, arguments, sentence) printf("  %s %s\n      %s\n", name, arguments, sentence);
+	FLASH_SUBCOMMANDS(ROW)
+#undef ROW
 }
 
 /* The line to send; 0, or -1 with the reason in error. */
@@ -187,6 +209,8 @@ main(int argc, char **argv)
 		printf("halcyonctl %s\n", PACKAGE_VERSION);
 		return 0;
 	}
+	if (next >= 0 && next < argc && strcmp(argv[next], "flash") == 0)
+		return flash_command(argc - next - 1, argv + next + 1, options.json);
 	if (next < 0 ||
 		compose(argc - next, argv + next, command, sizeof command, error, sizeof error)) {
 		fprintf(stderr, "halcyonctl: %s\n", error);
