@@ -67,7 +67,7 @@ rig_key_bytes(uint32_t key, uint8_t *to)
 uint64_t
 rig_hash(uint32_t key)
 {
-	uint8_t bytes[32];
+	uint8_t bytes[256]; /* a key is at most 14; gcc sees reads of longer ones */
 	uint32_t size = rig_key_bytes(key, bytes);
 
 	return hash_bytes(bytes, size, flash_hash_seed(rig.flash));
