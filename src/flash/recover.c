@@ -288,6 +288,11 @@ replay_log(struct recover *recover)
 				flash_void(flash, "its journal is more than memory can hold");
 			return false;
 		}
+		/* Records that could be read when they were counted can't be any more. */
+		if (replay->journal_damaged) {
+			flash_void(flash, "its journal cannot be read");
+			return false;
+		}
 		if (!replay_items(replay, &visitor, recover))
 			return false;
 	}
