@@ -2,8 +2,8 @@
 /*
  * append: places in the log, the chunks that hold what isn't written yet, their writes.
  *
- * The mutex is held from flash_reserve to flash_commit, that is while one item is copied: so a chunk
- * that is closed has no hole, and the tail rises in the order in which places are given.
+ * The mutex is held from flash_reserve to flash_commit, that is while one item is copied: so a
+ * chunk that is closed has no hole, and the tail rises in the order in which places are given.
  */
 #include "flash/log.h"
 
@@ -254,10 +254,10 @@ log_buffered(struct flash *flash, uint64_t position, void *to, uint32_t room)
 		uint32_t bytes = layout_item_bytes(
 			(const void *)from, chunk->data + log->chunk_bytes - from);
 
-		if (bytes != 0 && bytes <= room)
+		if (bytes != 0 && bytes <= room) {
 			memcpy(to, from, bytes);
-		if (bytes != 0)
 			log_count(&log->counts.buffer_hits, 1);
+		}
 		return bytes;
 	}
 	return 0;

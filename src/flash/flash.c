@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * flash: making and ending, the flash thread's loop, the writes' ways out and back, what becomes of a
- * device that fails.
+ * flash: making and ending, the flash thread's loop, the writes' ways out and back, what becomes of
+ * a device that fails.
  */
 #include "flash/internal.h"
 #include "flash/smart.h"

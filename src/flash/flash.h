@@ -13,9 +13,9 @@
  *	  entries cleared and its best items copied on.
  *
  * Threads. Workers (and others that look items up) have a struct flash_thread each: reads. One
- * thread, the flash thread, calls flash_work in a loop: writes, journal, reclaim. What both touch is
- * atomic or under one of the two mutexes (log, journal); lock order: a bucket, then the log's, then
- * the journal's. No mutex is held during I/O.
+ * thread, the flash thread, calls flash_work in a loop: writes, journal, reclaim. What both touch
+ * is atomic or under one of the two mutexes (log, journal); lock order: a bucket, then the log's,
+ * then the journal's. No mutex is held during I/O.
  *
  *	region	FREE --void header durable--> OPEN --footer written--> SEALED --reclaim--> VOIDING
  *		VOIDING --FREE header durable, entries cleared--> FREE, or RETIRED after errors
@@ -91,19 +91,19 @@ struct flash_recovered {
 	bool (*expect)(void *context, uint64_t items);
 	/*
 	 * An item that nothing killed; they come in the order of the log. Names its place for the
-	 * hash. If an entry has the hash's tag already, that one is replaced, and its place given in
-	 * *replaced (recovery then records it as dead: were it another key's, it might come back one
-	 * day). false: no room, nothing was changed.
+	 * hash. If an entry has the hash's tag already, that one is replaced, and its place given
+	 * in *replaced (recovery then records it as dead: were it another key's, it might come back
+	 * one day). false: no room, nothing was changed.
 	 */
 	bool (*item)(void *context, uint64_t hash, uint32_t segment, uint32_t offset,
 		uint32_t size_class, struct flash_named *replaced);
 	/* Will come soon: may start loading its bucket. NULL: don't. */
 	void (*prefetch)(void *context, uint64_t hash);
 	/*
-	 * After a clean stop: the memory that the saved index is to be read into, 'geometry' is what
-	 * flash_save was given. Gives the number of parts (their sizes as saved), 0: it can't be
-	 * used (then the footers are replayed). loaded: they were read and are whole (or not: the
-	 * index is made empty again).
+	 * After a clean stop: the memory that the saved index is to be read into, 'geometry' is
+	 * what flash_save was given. Gives the number of parts (their sizes as saved), 0: it can't
+	 * be used (then the footers are replayed). loaded: they were read and are whole (or not:
+	 * the index is made empty again).
 	 */
 	uint32_t (*load)(void *context, const void *geometry, struct flash_part *parts);
 	bool (*loaded)(void *context, const void *geometry, bool whole);
@@ -166,8 +166,8 @@ bool flash_cas_reserve(struct flash *flash, uint64_t next);
 /* --- places ------------------------------------------------------------------------------- */
 
 /*
- * Position of what an entry names; 0 when its region's content is void durably (then the entry is as
- * good as absent, and will be cleared). Lock-free.
+ * Position of what an entry names; 0 when its region's content is void durably (then the entry is
+ * as good as absent, and will be cleared). Lock-free.
  */
 uint64_t flash_position(const struct flash *flash, uint32_t segment, uint32_t offset);
 /* The place of a position, false when its region is gone or being given up. Lock-free. */
@@ -214,8 +214,8 @@ struct flash_place_in {
 };
 
 /*
- * Reserves room in the log and takes its mutex; with FLASH_DONE the caller writes the whole item (no
- * more than a copy's time) and calls one of the next two. reinsertion: from flash_items.move.
+ * Reserves room in the log and takes its mutex; with FLASH_DONE the caller writes the whole item
+ * (no more than a copy's time) and calls one of the next two. reinsertion: from flash_items.move.
  */
 enum flash_status flash_reserve(
 	struct flash *flash, uint32_t bytes, bool reinsertion, struct flash_place_in *place);
@@ -289,8 +289,8 @@ struct flash_thread *flash_thread_create(struct flash *flash);
 void flash_thread_destroy(struct flash_thread *thread); /* waits for what is under way */
 
 /*
- * Starts to read the item at a place, of this size class; what is still in a write buffer is there at
- * once. NULL: as much as may be is under way: in a later turn. On line.
+ * Starts to read the item at a place, of this size class; what is still in a write buffer is there
+ * at once. NULL: as much as may be is under way: in a later turn. On line.
  */
 struct flash_loan *flash_borrow(struct flash_thread *thread, uint32_t segment, uint32_t offset,
 	uint32_t size_class, uint64_t now_ns);
@@ -325,10 +325,10 @@ void flash_wait(struct flash *flash, int timeout_ms);
 void flash_wake(struct flash *flash);
 
 /*
- * A clean stop. All other threads are gone; everything that should stay was copied into the log, the
- * index names nothing else. Writes what is buffered, then the snapshot of these parts, then the clean
- * mark with cas_next. false: not before the deadline (Unix ns), or the device fails: the next start
- * replays the log instead, which is as good but slower.
+ * A clean stop. All other threads are gone; everything that should stay was copied into the log,
+ * the index names nothing else. Writes what is buffered, then the snapshot of these parts, then the
+ * clean mark with cas_next. false: not before the deadline (Unix ns), or the device fails: the next
+ * start replays the log instead, which is as good but slower.
  */
 bool flash_save(struct flash *flash, const void *geometry, uint32_t geometry_bytes,
 	const struct flash_part *parts, uint32_t part_count, uint64_t cas_next, uint64_t objects,

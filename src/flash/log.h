@@ -258,8 +258,8 @@ void region_close(struct flash *flash);
 void region_seal_work(struct flash *flash, uint64_t now_ns);
 void region_open_work(struct flash *flash);
 /*
- * With the mutex: a write of this open or sealing region failed for good, and it is given up as soon
- * as reclaim can.
+ * With the mutex: a write of this open or sealing region failed for good, and it is given up as
+ * soon as reclaim can.
  */
 void region_fail(struct flash *flash, struct list *list);
 /* Its entries are cleared: FREE, or RETIRED. */
@@ -276,7 +276,7 @@ void region_header_make(struct flash *flash, uint8_t *block, uint64_t sequence,
 	enum flash_region_kind kind, uint32_t opened_s);
 /* Regions that are void: free, or ready. */
 uint32_t region_void_count(const struct flash *flash);
-/* The one with the lowest sequence that is sealed, UINT32_MAX: the oldest isn't, or there is none. */
+/* The one with the lowest sequence, if it is sealed; else, or when there is none, UINT32_MAX. */
 uint32_t region_oldest_sealed(const struct flash *flash);
 
 /* --- reclaim.c, admit.c ------------------------------------------------------------------- */

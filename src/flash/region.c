@@ -13,9 +13,9 @@
 /* --- places and positions ----------------------------------------------------------------- */
 
 /*
- * A slot for each of four times as many sequences as there are regions: a new sequence is taken such
- * that its slot is free, so that each is found at once. (Old ones that recovery finds may collide,
- * after a region was retired in a former life; then all are looked at.)
+ * A slot for each of four times as many sequences as there are regions: a new sequence is taken
+ * such that its slot is free, so that each is found at once. (Old ones that recovery finds may
+ * collide, after a region was retired in a former life; then all are looked at.)
  */
 uint32_t
 log_region_of(const struct flash *flash, uint64_t sequence)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * smart: how much of their life the drives below the files have used, as NVMe drives count it. Asked
- * of the device itself, or of that below the file system, at most once a minute.
+ * smart: how much of their life the drives below the files have used, as NVMe drives count it.
+ * Asked of the device itself, or of that below the file system, at most once a minute.
  */
 #ifndef FLASH_SMART_H
 #define FLASH_SMART_H

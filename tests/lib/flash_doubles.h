@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Doubles of what surrounds the log in flash: a journal that takes every record at once, a recovery
- * that finds nothing, reads that take as long as the test says. A program that has them links none of
- * the real ones.
+ * that finds nothing, reads that take as long as the test says. A program that has them links none
+ * of the real ones.
  */
 #ifndef TESTS_LIB_FLASH_DOUBLES_H
 #define TESTS_LIB_FLASH_DOUBLES_H

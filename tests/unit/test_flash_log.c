@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The log over a disk in memory: a small index of this test's own, stepped in one thread with a clock
- * of its own.
+ * The log over a disk in memory: a small index of this test's own, stepped in one thread with a
+ * clock of its own.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -304,7 +304,7 @@ some_bytes(void)
 
 /* --- tests -------------------------------------------------------------------------------- */
 
-/* The log goes round its regions twenty times. What is read often stays, the rest leaves in turn. */
+/* The log goes round its regions twenty times: what is read often stays, the rest leaves in turn. */
 static void
 test_wraps(void **state)
 {
@@ -473,8 +473,9 @@ test_partial(void **state)
 }
 
 /*
- * Appends into one region fail: it is retired, its items are absent, nothing else is wrong. kinds of
- * trouble: 0 once (nothing happens), 1 data only, 2 its header too, so that the journal must say it.
+ * Appends into one region fail: it is retired, its items are absent, nothing else is wrong. kinds
+ * of trouble: 0 once (nothing happens), 1 data only, 2 its header too, so that the journal must say
+ * it.
  */
 static void
 test_append_fails(void **state)
@@ -712,7 +713,7 @@ test_hurry(void **state)
 	end();
 }
 
-/* A clean stop: all is on the medium, footers name every item; regions for the snapshot come last. */
+/* A clean stop: all is on the medium, footers name every item; the snapshot's regions come last. */
 static uint64_t
 clock_ns(void)
 {
