@@ -18,6 +18,8 @@
 #define STUCK (UINT64_MAX - 1)
 /* Requests that wait for nothing but stuck ones come back after so many ticks without a timeout. */
 #define PATIENCE 100000
+/* So many writes at most wait in the disk's cache; the oldest go to the medium by themselves. */
+#define VOLATILE_MAX 64
 
 struct file {
 	char *name;
@@ -83,6 +85,7 @@ struct fake_disk {
 	struct io *opened;
 	struct io_queue *queues;
 	struct volatile_write *first, **last;
+	uint32_t volatile_count;
 	struct fault faults[FAKE_DISK_FAULTS_MAX];
 	uint32_t fault_count;
 	_Atomic bool cut;
@@ -207,6 +210,7 @@ drop_volatile(struct fake_disk *disk)
 		free(write);
 	}
 	disk->last = &disk->first;
+	disk->volatile_count = 0;
 }
 
 static void
@@ -339,6 +343,22 @@ settle_durable(struct fake_disk *disk, const struct file *file, uint64_t offset,
 	}
 }
 
+/* A write goes to the medium, and out of the list. */
+static void
+write_back(struct fake_disk *disk, struct volatile_write **link)
+{
+	struct volatile_write *write = *link;
+
+	copy_sectors(write->file->medium + write->offset, write->data, write->live, write->size,
+		NULL, 1000);
+	*link = write->next;
+	if (disk->last == &write->next)
+		disk->last = link;
+	disk->volatile_count--;
+	free(write->live);
+	free(write);
+}
+
 static void
 put_volatile(struct fake_disk *disk, struct file *file, uint64_t offset, const uint8_t *data,
 	uint32_t size)
@@ -357,26 +377,16 @@ put_volatile(struct fake_disk *disk, struct file *file, uint64_t offset, const u
 	memcpy(write->data, data, size);
 	*disk->last = write;
 	disk->last = &write->next;
+	if (++disk->volatile_count > VOLATILE_MAX)
+		write_back(disk, &disk->first);
 }
 
 /* What was back before the flush was submitted is on the medium. */
 static void
 apply_flush(struct fake_disk *disk, uint64_t submitted)
 {
-	struct volatile_write **link = &disk->first, *write;
-
-	while ((write = *link)) {
-		if (write->back > submitted) {
-			link = &write->next;
-			continue;
-		}
-		copy_sectors(write->file->medium + write->offset, write->data, write->live,
-			write->size, NULL, 1000);
-		*link = write->next;
-		free(write->live);
-		free(write);
-	}
-	disk->last = link;
+	while (disk->first && disk->first->back <= submitted)
+		write_back(disk, &disk->first);
 }
 
 /*
