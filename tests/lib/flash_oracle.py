@@ -25,7 +25,8 @@ CLOCK_SLACK_S = 3
 HISTORY_S = 3.0
 POOL = random.Random(7).randbytes(1 << 17).replace(b"\r", b"x").replace(b"\n", b"y")
 
-State = collections.namedtuple("State", "value flags expires cas")  # expires: Unix seconds, 0: never
+# expires: Unix seconds, 0: never; late: it may be so much later, for a time to live counts from when the server sees it
+State = collections.namedtuple("State", "value flags expires cas late", defaults=(0.0,))
 
 
 class Wrong(Exception):
@@ -35,7 +36,7 @@ class Wrong(Exception):
 class Op:
     """One request. verb: set, cas, delete, touch, incr, append, flush (changes); get, mn (none)."""
 
-    __slots__ = ("verb", "key", "value", "flags", "ttl", "token", "quiet", "sent", "meta", "foreign", "number")
+    __slots__ = ("verb", "key", "value", "flags", "ttl", "token", "quiet", "sent", "meta", "foreign", "number", "done")
 
     numbers = 0
 
@@ -43,27 +44,34 @@ class Op:
         self.verb, self.key, self.value, self.flags, self.ttl = verb, key, value, flags, ttl
         self.token, self.quiet, self.meta, self.foreign = token, quiet, meta, foreign
         self.sent = 0.0
+        self.done = None  # when it was answered
         self.number = Op.numbers = Op.numbers + 1
 
     def expires(self):
         return self.sent + self.ttl if self.ttl else 0
 
+    def late(self):
+        return (self.done or time.time()) - self.sent
+
+    def new_state(self):
+        return State(self.value, self.flags, self.expires(), None, self.late())
+
     def results(self, state):
         """The states that the change may leave; two where the model can't know."""
         if self.verb == "set":
-            return [State(self.value, self.flags, self.expires(), None)]
+            return [self.new_state()]
         if self.verb == "delete":
             return [ABSENT]
         if state is ABSENT:
             return [ABSENT]
         if self.verb == "touch":
-            return [state._replace(expires=self.expires())]
+            return [state._replace(expires=self.expires(), late=self.late())]
         if self.verb == "incr":
-            return [State(b"%d" % (int(state.value) + int(self.value)), state.flags, state.expires, None)]
+            return [state._replace(value=b"%d" % (int(state.value) + int(self.value)), cas=None)]
         if self.verb == "append":
-            return [State(state.value + self.value, state.flags, state.expires, None)]
+            return [state._replace(value=state.value + self.value, cas=None)]
         if self.verb == "cas":
-            new = State(self.value, self.flags, self.expires(), None)
+            new = self.new_state()
             return [new] if state.cas == self.token else [state, new] if state.cas is None else [state]
         raise AssertionError(self.verb)
 
@@ -133,9 +141,10 @@ def agrees(state, found, now):
     """Whether what was found is this state."""
     if state is ABSENT or state.value != found.value or state.flags != found.flags:
         return False
-    if (state.expires == 0) != (found.expires == 0) or abs(state.expires - found.expires) > CLOCK_SLACK_S:
+    if (state.expires == 0) != (found.expires == 0) or \
+            not -CLOCK_SLACK_S < found.expires - state.expires < state.late + CLOCK_SLACK_S:
         return False
-    if state.expires and state.expires < now - CLOCK_SLACK_S:
+    if state.expires and state.expires + state.late < now - CLOCK_SLACK_S:
         return False
     return state.cas is None or state.cas == found.cas
 
@@ -254,6 +263,7 @@ class Model:
     def acknowledge(self, op, line, value):
         """An answer came; line is None where the request was quiet, and everything before the next answer is done."""
         now = time.time()
+        op.done = now
         word = line.split(b" ", 1)[0] if line is not None else None
         self.counts[op.verb + (" quiet" if op.quiet else "")] += 1
         if word == b"SERVER_ERROR" and self.refusals:
@@ -285,7 +295,7 @@ class Model:
                 self.wrong("%s: incr by %s gave %s; before: %s" % (
                     key.name.decode(), op.value.decode(), word.decode(), "; ".join(map(describe, key.states))))
         if op.verb in ("set", "cas") and word in (b"HD", b"STORED"):
-            states = [State(op.value, op.flags, op.expires(), None)]
+            states = [op.new_state()]
             if word == b"HD":
                 cas = next(int(flag[1:]) for flag in line.split() if flag[:1] == b"c")
                 self.cas_max = max(self.cas_max, cas)
@@ -377,6 +387,8 @@ def parse_found(line, value, now):
 class Mix:
     """What a writer asks next, by chance, of keys of its own."""
 
+    spent = False  # True: there is no more
+
     def __init__(self, rng, model, prefix, count, sizes, quiet=0.25):
         self.rng, self.model, self.sizes, self.quiet = rng, model, sizes, quiet
         kinds = ("blob", "blob", "counter", "text")
@@ -465,8 +477,8 @@ class Looker(Mix):
 
 def drive(connect, model, mixes, until, started=None, patience_s=30):
     """
-    Runs the mixes, each on a connection, until the time (monotonic) and until everything is answered, or until all
-    connections are closed. Returns whether the server closed them.
+    Runs the mixes, each on a connection, until the time (monotonic) or until they are spent, and until everything is
+    answered, or until all connections are closed. Returns whether the server closed them.
     """
     connections = [Connection(connect(), model) for _ in mixes]
     selector = selectors.DefaultSelector()
@@ -486,7 +498,7 @@ def drive(connect, model, mixes, until, started=None, patience_s=30):
                 if not connection.closed and not stop and len(connection.waiting) < 48 and not connection.out:
                     connection.add(mix.batch())
                 connection.send()
-                if stop and not connection.waiting and not connection.out:
+                if (stop or mix.spent) and not connection.waiting and not connection.out:
                     left.discard(connection)
             for event, _ in selector.select(0.002):
                 event.data[0].receive()
