@@ -332,7 +332,8 @@ many_wait(void **state)
 	fill();
 	for (unsigned i = 1; i < STREAMS; i++) {
 		/* Line forms whose request points into the window, the batch, or goes on. */
-		put(i, i % 3 == 0    ? "mg c2xvdw== b k v\r\nget fast\r\n"
+		put(i, i % 6 == 0    ? "mg c2xvdzI= b k v\r\nget fast\r\n"
+			: i % 3 == 0 ? "mg c2xvdw== b k v\r\nget fast\r\n"
 			: i % 3 == 1 ? "get fast slow nothing\r\nmn\r\n"
 				     : "mg slow v q k\r\nget fast\r\n");
 		turn(i, 1);
@@ -346,7 +347,8 @@ many_wait(void **state)
 	fake.let_go = UINT64_MAX;
 	turn(0, 1);
 	for (unsigned i = 1; i < STREAMS; i++)
-		expect(i, i % 3 == 0 ? "VA 1 kslow\r\ns\r\nVALUE fast 0 1\r\nf\r\nEND\r\n"
+		expect(i, i % 6 == 0   ? "VA 1 kslow2\r\nt\r\nVALUE fast 0 1\r\nf\r\nEND\r\n"
+			  : i % 3 == 0 ? "VA 1 kslow\r\ns\r\nVALUE fast 0 1\r\nf\r\nEND\r\n"
 			  : i % 3 == 1
 				  ? "VALUE fast 0 1\r\nf\r\nVALUE slow 0 1\r\ns\r\nEND\r\nMN\r\n"
 				  : "VA 1 kslow\r\ns\r\nVALUE fast 0 1\r\nf\r\nEND\r\n");
@@ -363,8 +365,8 @@ long_pipelines(void **state)
 	open_streams();
 	fill();
 	for (unsigned i = 0; i < PIPELINE; i++) {
-		strcat(sent, i % 5 == 0 ? "get slow fast\r\n" : "get fast\r\n");
-		strcat(expected, i % 5 == 0
+		strcat(sent, i % 6 == 0 ? "get slow fast\r\n" : "get fast\r\n");
+		strcat(expected, i % 6 == 0
 					 ? "VALUE slow 0 1\r\ns\r\nVALUE fast 0 1\r\nf\r\nEND\r\n"
 					 : "VALUE fast 0 1\r\nf\r\nEND\r\n");
 	}
