@@ -323,6 +323,13 @@ order(void **state)
 	close_streams();
 }
 
+/* Of two keys that only their batch holds, which one this stream asks for. */
+static bool
+second(unsigned i)
+{
+	return i % 3 == 0 && (i * 2654435761u >> 20 & 1);
+}
+
 /* As many as there are wait, alone in their batches: others go on, and all are answered in order. */
 static void
 many_wait(void **state)
@@ -332,7 +339,7 @@ many_wait(void **state)
 	fill();
 	for (unsigned i = 1; i < STREAMS; i++) {
 		/* Line forms whose request points into the window, the batch, or goes on. */
-		put(i, i % 6 == 0    ? "mg c2xvdzI= b k v\r\nget fast\r\n"
+		put(i, second(i)     ? "mg c2xvdzI= b k v\r\nget fast\r\n"
 			: i % 3 == 0 ? "mg c2xvdw== b k v\r\nget fast\r\n"
 			: i % 3 == 1 ? "get fast slow nothing\r\nmn\r\n"
 				     : "mg slow v q k\r\nget fast\r\n");
@@ -347,7 +354,7 @@ many_wait(void **state)
 	fake.let_go = UINT64_MAX;
 	turn(0, 1);
 	for (unsigned i = 1; i < STREAMS; i++)
-		expect(i, i % 6 == 0   ? "VA 1 kslow2\r\nt\r\nVALUE fast 0 1\r\nf\r\nEND\r\n"
+		expect(i, second(i)    ? "VA 1 kslow2\r\nt\r\nVALUE fast 0 1\r\nf\r\nEND\r\n"
 			  : i % 3 == 0 ? "VA 1 kslow\r\ns\r\nVALUE fast 0 1\r\nf\r\nEND\r\n"
 			  : i % 3 == 1
 				  ? "VALUE fast 0 1\r\nf\r\nVALUE slow 0 1\r\ns\r\nEND\r\nMN\r\n"
