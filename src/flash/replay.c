@@ -127,12 +127,13 @@ struct replay_table {
 	uint64_t mask, count, bytes;
 };
 
+/* At most half full, so that nearly every key is looked for in one cache line. */
 static uint64_t
 table_room(uint64_t count)
 {
 	uint64_t room = 1024;
 
-	while (room - room / 4 < count)
+	while (room / 2 < count)
 		room *= 2;
 	return room;
 }
@@ -147,7 +148,8 @@ table_make(uint64_t count)
 		return NULL;
 	table->bytes = room * sizeof *table->entries;
 	table->mask = room - 1;
-	table->entries = pages_reserve(table->bytes, FLASH_BLOCK);
+	table->entries =
+		pages_reserve(table->bytes, table->bytes >= PAGES_HUGE ? PAGES_HUGE : FLASH_BLOCK);
 	if (table->entries != NULL) {
 		pages_advise_huge(table->entries, table->bytes, true);
 		return table;
@@ -165,11 +167,14 @@ table_end(struct replay_table *table)
 	free(table);
 }
 
-/* Whoever chooses keys doesn't choose their places: hashes are seeded, positions are multiplied. */
+/*
+ * The search begins at a cache line's first entry. Whoever chooses keys doesn't choose their places:
+ * hashes are seeded, positions are multiplied.
+ */
 static struct replay_entry *
 table_at(const struct replay_table *table, uint64_t key)
 {
-	return &table->entries[(key * 0x9e3779b97f4a7c15u) >> 20 & table->mask];
+	return &table->entries[(key * 0x9e3779b97f4a7c15u) >> 20 & table->mask & ~3ull];
 }
 
 static uint64_t

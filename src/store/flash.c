@@ -701,6 +701,14 @@ recovered_item(void *context, uint64_t hash, uint32_t segment, uint32_t offset, 
 	return fine;
 }
 
+static void
+recovered_prefetch(void *context, uint64_t hash)
+{
+	struct store *store = context;
+
+	index_prefetch(store->index, hash);
+}
+
 static uint32_t
 recovered_load(void *context, const void *geometry, struct flash_part *parts)
 {
@@ -755,6 +763,7 @@ recovered_progress(void *context, const char *what, uint64_t done, uint64_t tota
 static const struct flash_recovered flash_recovered = {
 	.expect = recovered_expect,
 	.item = recovered_item,
+	.prefetch = recovered_prefetch,
 	.load = recovered_load,
 	.loaded = recovered_loaded,
 	.progress = recovered_progress,
