@@ -58,17 +58,17 @@ mutant tags-are-keys src/store/flash.c 's/if \(item_has_key\(loan->item, key, ke
 mutant no-origin src/store/flash.c 's/return flash_believed\(store->flash, position\) \? position : 0;/return 0;/'
 # Flushes.
 mutant flush-position-ignored src/store/flash.c 's/if \(position < flash_flush_position\(thread->store->flash\)\)/if (0)/'
-mutant flush-ignored-by-recovery src/flash/replay.c 's/if \(position < replay->flush_position\)/if (0)/'
+mutant flush-not-recorded src/flash/super.c 's/now->flush_position = \*position;/;/'
 mutant flush-not-awaited src/flash/super.c 's/^flash_flushed\(const struct flash \*flash, const struct flash_intent \*intent\)$/flash_flushed(const struct flash *flash, const struct flash_intent *intent) { (void)flash; (void)intent; return FLASH_DURABLE; }\nenum flash_durable unused_flushed(const struct flash *flash, const struct flash_intent *intent);\nenum flash_durable\nunused_flushed(const struct flash *flash, const struct flash_intent *intent)/'
 mutant due-flush-forgotten src/flash/recover.c 's/if \(found->flush_at_ns != 0 \&\& found->flush_at_ns <= [a-z_>-]+\)/if (0)/'
 # Regions.
 mutant no-free-header src/flash/reclaim.c 's/log_submit\(flash, \&reclaim->write, IO_WRITE, reclaim->region, 0, reclaim->block,/log_submit(flash, \&reclaim->write, IO_READ, reclaim->region, 0, reclaim->block,/'
 mutant free-header-not-durable src/flash/reclaim.c 's/FLASH_BLOCK, true, io_done\)/FLASH_BLOCK, false, io_done)/'
-mutant void-entries-stay src/store/flash.c 's/if \(position == 0\)$/if (position == 1)/'
-mutant no-footer-flush src/flash/region.c 's/list->write, IO_FLUSH, list->region, 0, NULL, 0, false,/list->write, IO_READ, list->region, 0, log->snapshot_block, FLASH_BLOCK, false,/'
-mutant checksums-ignored src/flash/layout.c 's/^layout_item_valid\($/layout_item_valid_unused(const struct item *item, uint64_t room, const uint8_t id[16], uint64_t sequence);\nbool\nlayout_item_valid(const struct item *item, uint64_t room, const uint8_t id[16], uint64_t sequence)\n{\n\t(void)id; (void)sequence;\n\treturn layout_item_bytes(item, room) != 0;\n}\nbool\nlayout_item_valid_unused(/'
+mutant void-entries-stay src/store/flash.c ':a;N;$!ba;s/if \(position == 0\)\n\t\treturn CANDIDATE_FAILED/if (position == 0)\n\t\treturn CANDIDATE_OTHER/'
+mutant reads-unchecked src/flash/read.c 's/if \(layout_item_valid\($/if (layout_item_bytes(item, room) != 0 || layout_item_valid(/'
 # Starts.
-mutant clean-mark-stays src/flash/recover.c 's/super->state = FLASH_IN_USE;/;/'
+mutant marker-ignored src/flash/super.c 's/super->marked = marker_is_there\(flash\);/super->marked = false;/'
+mutant clean-mark-stays src/flash/recover.c 's/super->(state = FLASH_IN_USE|snapshot_sequence = 0);/;/'
 mutant sequence-again src/flash/recover.c 's/recover->first = recover->sequence = most \+ SEQUENCES_APART;/recover->first = recover->sequence = found->sequence_next + 1;/'
 mutant cas-again src/store/flash.c 's/atomic_store\(\&store->cas_next, flash_cas_first\(store->flash\)\);/atomic_store(\&store->cas_next, 1);/'
 # Records of what left while nobody waited.

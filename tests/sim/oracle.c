@@ -159,9 +159,9 @@ oracle_flush(struct oracle *oracle, uint64_t flush, uint64_t at_ns)
 }
 
 void
-oracle_flush_done(struct oracle *oracle, uint64_t flush, uint64_t at_ns)
+oracle_flush_done(struct oracle *oracle, uint64_t flush, uint64_t at_ns, bool kept)
 {
-	if (oracle->flush_ns != 0 && oracle->flush_ns == at_ns)
+	if (kept && oracle->flush_ns != 0 && oracle->flush_ns == at_ns)
 		oracle->flush_after_crash_ns = at_ns;
 	if (at_ns <= oracle->now_ns)
 		settle_pending(oracle, flush);

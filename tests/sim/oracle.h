@@ -68,9 +68,12 @@ bool oracle_changed(struct oracle *oracle, struct oracle_key *key, const struct 
 struct oracle_state *oracle_seen(struct oracle *oracle, struct oracle_key *key,
 	const struct oracle_state *state, bool surely);
 
-/* flush_all at at_ns (0: now) has had its effect, and (done) was acknowledged. */
+/*
+ * flush_all at at_ns (0: now) has had its effect, and (done) was acknowledged. kept: there is
+ * something that will remember it, should it be for later; what is void needs no flush.
+ */
 void oracle_flush(struct oracle *oracle, uint64_t flush, uint64_t at_ns);
-void oracle_flush_done(struct oracle *oracle, uint64_t flush, uint64_t at_ns);
+void oracle_flush_done(struct oracle *oracle, uint64_t flush, uint64_t at_ns, bool kept);
 /* The clock went on: a delayed flush may have come. */
 void oracle_time(struct oracle *oracle);
 

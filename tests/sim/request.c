@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include "tests/sim/sim.h"
 
+#include "accel/accel.h"
 #include "base/check.h"
 #include "base/rcu.h"
 
@@ -111,6 +112,13 @@ check_view(struct sim *sim, struct sim_request *request, const struct store_view
 	return known;
 }
 
+/* What the turn's find knew, for the first run alone. */
+static const struct store_hint *
+hint_of(const struct sim_request *request)
+{
+	return request->hinted ? &request->hint : NULL;
+}
+
 static void
 count_hit(struct sim *sim, const struct store_view *view)
 {
@@ -128,7 +136,8 @@ run_get(struct sim *sim, struct sim_request *request)
 	struct oracle_state *known;
 	bool stale_hint;
 	enum store_found found = (request->kind == SIM_WIN ? store_find : store_read)(thread,
-		(const uint8_t *)key->name, key->name_size, key->hash, NULL, &view, &stale_hint);
+		(const uint8_t *)key->name, key->name_size, key->hash, hint_of(request), &view,
+		&stale_hint);
 
 	if (found == STORE_PENDING)
 		return false;
@@ -311,9 +320,11 @@ run_change(struct sim *sim, struct sim_request *request)
 		request->action = STORE_REPLACE;
 		make_value(sim, request, request->size);
 		draft_value(sim, request, &draft, &deciding.piece, request->size);
-		status = store_set(thread, name, key->name_size, key->hash, NULL, &draft, &cas);
+		status = store_set(
+			thread, name, key->name_size, key->hash, hint_of(request), &draft, &cas);
 	} else {
-		struct store_update update = {.decide = decide, .context = &deciding};
+		struct store_update update = {
+			.decide = decide, .context = &deciding, .hint = hint_of(request)};
 
 		/* store_change says no more than DONE; what was decided last says the rest. */
 		request->action = STORE_KEEP;
@@ -351,7 +362,8 @@ run_flush(struct sim *sim, struct sim_request *request)
 	if (status == STORE_WAIT)
 		return false;
 	if (status == STORE_DONE && !sim_cut(sim))
-		oracle_flush_done(&sim->oracle, request->event, request->at_ns);
+		oracle_flush_done(&sim->oracle, request->event, request->at_ns,
+			!sim->plan.flash || flash_alive(store_flash(sim->store)));
 	return true;
 }
 
@@ -381,6 +393,7 @@ run(struct sim *sim, struct sim_request *request)
 		release(sim, request);
 	else
 		sim_note(sim, request->key, "waits", request->kind, request->event);
+	request->hinted = false;
 	store_hold(thread, NULL);
 }
 
@@ -523,17 +536,51 @@ end_turn(struct sim *sim, unsigned worker)
 	rcu_quiescent();
 }
 
+/* Finds the keys of new requests in one burst, as the engine does; what is on flash begins to come. */
+static void
+find_all(struct sim *sim, unsigned worker, struct sim_request *const *requests, uint32_t count)
+{
+	struct accel_request finds[SIM_REQUESTS];
+	struct accel_burst burst = {.requests = finds, .count = count}, *taken = &burst;
+
+	for (uint32_t i = 0; i < count; i++) {
+		const struct oracle_key *key = key_of(sim, requests[i]);
+
+		finds[i] = (struct accel_request){
+			.key = (const uint8_t *)key->name, .key_size = key->name_size};
+	}
+	check(accel_cpu.submit(sim->accels[worker], &taken));
+	check(accel_cpu.poll(sim->accels[worker]) == &burst);
+	for (uint32_t i = 0; i < count; i++) {
+		check(finds[i].hash == key_of(sim, requests[i])->hash);
+		requests[i]->hinted = finds[i].found != ACCEL_UNVERIFIED;
+		requests[i]->hint = (struct store_hint){.number = finds[i].number,
+			.entry = finds[i].entry,
+			.slot = finds[i].slot,
+			.version = finds[i].version};
+		if (finds[i].found == ACCEL_UNVERIFIED && sim->plan.flash)
+			store_ahead(sim->threads[worker], &requests[i]->held, finds[i].entry);
+	}
+}
+
 void
 sim_turn(struct sim *sim, unsigned worker, unsigned new_requests)
 {
-	struct sim_request *request;
+	struct sim_request *fresh[SIM_REQUESTS], *request;
+	uint32_t count = 0, found = 0;
 
 	begin_turn(sim, worker);
 	run_waiting(sim, worker);
-	for (unsigned i = 0; i < new_requests && (request = free_slot(sim)); i++) {
+	while (count < new_requests && (request = free_slot(sim))) {
 		draw_request(sim, request, worker);
+		fresh[count++] = request;
+	}
+	while (found < count && fresh[found]->kind != SIM_FLUSH)
+		found++;
+	find_all(sim, worker, fresh, found);
+	for (uint32_t i = 0; i < count; i++) {
 		sim->totals->requests++;
-		run(sim, request);
+		run(sim, fresh[i]);
 	}
 	end_turn(sim, worker);
 }

@@ -44,6 +44,8 @@ struct sim_request {
 	uint8_t worker;
 	uint32_t key;
 	struct store_held held;
+	bool hinted;
+	struct store_hint hint; /* of this turn's find */
 	/* what it would store */
 	uint64_t event, at_ns;
 	uint32_t size, flags, expiry_s;
@@ -71,6 +73,8 @@ struct sim_plan {
 	bool marker; /* there is a state directory */
 };
 
+struct accel_state;
+
 struct sim_totals {
 	uint64_t histories, steps, requests, reads, hits, flash_hits;
 	uint64_t after_crash_hits, after_stop_hits;
@@ -85,6 +89,7 @@ struct sim {
 	struct store *store;
 	struct store_thread *threads[SIM_THREADS_MAX]; /* workers, reclaim, growth, flash */
 	struct counters *counters[SIM_THREADS_MAX];
+	struct accel_state *accels[SIM_WORKERS_MAX];
 	struct oracle oracle;
 	struct sim_request requests[SIM_REQUESTS];
 	uint64_t event; /* of the trace */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include "tests/sim/sim.h"
 
+#include "accel/accel.h"
 #include "base/check.h"
 #include "base/rcu.h"
 #include "index/index.h"
@@ -284,6 +285,8 @@ make_plan(struct sim *sim, bool flash)
 	plan->file_bytes = ((4u + (unsigned)sim_draw(sim, 3)) << 20) / plan->file_count;
 	if (sim_draw(sim, 3) == 0)
 		plan->flush_per_million = 500 + (unsigned)sim_draw(sim, 3000);
+	if (sim_draw(sim, 10) == 0)
+		plan->flush_per_million = 30000;
 	if (sim_draw(sim, 4) == 0)
 		plan->abandon_per_mille = (unsigned)sim_draw(sim, 50);
 	if (sim_draw(sim, 3) == 0)
@@ -518,12 +521,22 @@ create_store(struct sim *sim, bool format, char *error, size_t error_size)
 static void
 create_threads(struct sim *sim)
 {
+	struct store_arena arena;
+
 	for (unsigned i = 0; i < sim->plan.workers + 3; i++) {
 		sim->counters[i] = aligned_alloc(128, sizeof *sim->counters[i]);
 		check(sim->counters[i]);
 		memset(sim->counters[i], 0, sizeof *sim->counters[i]);
 		sim->threads[i] = store_thread_create(sim->store, i, sim->counters[i]);
 		check(sim->threads[i]);
+	}
+	store_get_arena(sim->store, &arena);
+	for (unsigned i = 0; i < sim->plan.workers; i++) {
+		sim->accels[i] =
+			accel_cpu.create(&(struct accel_options){.index = store_index(sim->store),
+				.view = {arena.base, arena.segment_shift, arena.segments_max},
+				.seed = store_hash_seed(sim->store)});
+		check(sim->accels[i]);
 	}
 }
 
@@ -532,6 +545,8 @@ destroy_thread(struct sim *sim, unsigned i)
 {
 	if (!sim->threads[i])
 		return;
+	if (i < sim->plan.workers)
+		accel_cpu.destroy(sim->accels[i]);
 	store_thread_destroy(sim->threads[i]);
 	free(sim->counters[i]);
 	sim->threads[i] = NULL;
@@ -552,7 +567,8 @@ sim_start(struct sim *sim)
 	char error[300] = "";
 	bool first = sim->oracle.keys[0].hash == 0;
 
-	sim->life++;
+	if (sim->life++ > 0 && sim_draw(sim, 2))
+		sim_pass(sim, sim_draw(sim, 20 * SIM_SECOND_NS));
 	fake_disk_on_write(sim->disk, on_write, sim);
 	fake_disk_on_tick(sim->disk, on_tick, sim, TICKS_A_MS);
 	fake_disk_vanish(sim->disk, false);
