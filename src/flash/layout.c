@@ -75,8 +75,8 @@ layout_super_valid(const void *block)
 	       super->crc == super_sum(block) && super_geometry_is_sane(super) &&
 	       (super->state == FLASH_IN_USE || super->state == FLASH_CLEAN) &&
 	       super->journal_mode <= FLASH_JOURNAL_OFF &&
-	       super->sequence_next <= FLASH_SEQUENCE_MAX &&
-	       super->void_below <= FLASH_VOID_ALL && super->flush_position <= FLASH_VOID_ALL &&
+	       super->sequence_next <= FLASH_SEQUENCE_MAX && super->void_below <= FLASH_VOID_ALL &&
+	       super->flush_position <= FLASH_VOID_ALL &&
 	       super->unjournaled_below <= FLASH_VOID_ALL &&
 	       super->expired_below <= FLASH_VOID_ALL &&
 	       super->snapshot_sequence <= FLASH_SEQUENCE_MAX &&
