@@ -330,8 +330,12 @@ enter_regions(struct recover *recover)
 
 		if (replay->silent)
 			return false;
-		if (!enter_region(recover, number, scanned) &&
-			(region->damaged || region->entries > 0))
+		bool entered = enter_region(recover, number, scanned);
+
+		/* Before the next scan: the device may have the last one's footer. */
+		if (replay->silent)
+			return false;
+		if (!entered && (region->damaged || region->entries > 0))
 			purge(recover->flash, number);
 	}
 	return true;
