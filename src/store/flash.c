@@ -418,7 +418,8 @@ wait_or_lose(struct store_thread *thread)
 		atomic_store_explicit(&store->flash_busy_ns, thread->now_ns, memory_order_relaxed);
 		return MEMORY_BUSY;
 	}
-	if (thread->now_ns - since < BUSY_PATIENCE_NS)
+	/* Another thread's turn may have begun after this one's. */
+	if (thread->now_ns < since + BUSY_PATIENCE_NS)
 		return MEMORY_BUSY;
 	counter_add(&thread->counters->flash_lost_busy, 1);
 	return MEMORY_DROPPED;
