@@ -160,6 +160,11 @@ make_limits(struct server *server)
 	limits->held_bytes_max = HELD_BYTES_MAX;
 	limits->output_bytes_max = OUTPUT_BYTES_MAX;
 	limits->output_bytes_each = OUTPUT_BYTES_EACH;
+	/* Where -I is large, a value may have to be copied whole: flash lends its buffers briefly. */
+	if (server->options->value_bytes_max + REPLY_BYTES_MAX > OUTPUT_BYTES_EACH) {
+		limits->output_bytes_each = server->options->value_bytes_max + REPLY_BYTES_MAX;
+		limits->output_bytes_max = 2 * limits->output_bytes_each;
+	}
 	limits->idle_timeout_ns = (uint64_t)server->options->idle_timeout_s * CLOCK_SECOND_NS;
 }
 

@@ -120,10 +120,10 @@ struct flash_options {
 	const struct io_backend *io; /* io_choose's, or a test's */
 	const struct flash_file_options *files;
 	uint32_t file_count;
-	bool format;		     /* whatever is there is overwritten; else only what is empty */
-	uint32_t region_bytes;	     /* of a new format; 0: by size, 16 MiB from 1 GiB on */
-	uint8_t journal;	     /* enum flash_journal_mode */
-	uint64_t memory_bytes;	     /* -m: buffers and tables take at most an eighth of it */
+	bool format;	       /* whatever is there is overwritten; else only what is empty */
+	uint32_t region_bytes; /* of a new format; 0: by size, 16 MiB from 1 GiB on */
+	uint8_t journal;       /* enum flash_journal_mode */
+	uint64_t memory_bytes; /* -m: buffers and tables take an eighth at most; long items more */
 	uint32_t item_bytes_max;     /* longest item that may come: header, key, value, trailer */
 	unsigned threads;	     /* flash_threads that may be created */
 	uint32_t depth;		     /* reads in flight, each thread (128) */

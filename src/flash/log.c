@@ -58,10 +58,21 @@ choose_sizes(struct flash *flash)
 	uint64_t bytes = CHUNK_BYTES, count, share = flash->options.memory_bytes / MEMORY_SHARE / 2;
 	uint32_t entries = flash->region_bytes / ENTRY_BYTES;
 
-	if (longest > bytes)
-		bytes = (longest + FLASH_BLOCK - 1) / FLASH_BLOCK * FLASH_BLOCK;
 	if (bytes > flash->region_bytes / 4)
 		bytes = flash->region_bytes / 4;
+	if (longest > bytes) {
+		/*
+		 * Half a region and a little, so that 8 MiB are taken where regions are 16; and for
+		 * all chunks a quarter of memory, where an eighth is too little.
+		 */
+		uint64_t most = flash->region_bytes / 8 * 5,
+			 memory = flash->options.memory_bytes / 4 / CHUNKS_MIN;
+
+		most = most < memory ? most : memory;
+		most = most < longest ? most : longest + FLASH_BLOCK - 1;
+		if (most > bytes)
+			bytes = most / FLASH_BLOCK * FLASH_BLOCK;
+	}
 	log->chunk_bytes = (uint32_t)bytes;
 	log->record_max = log->chunk_bytes - APPEND_HEADER;
 	if (longest - APPEND_HEADER < log->record_max)
