@@ -294,6 +294,12 @@ void flash_thread_destroy(struct flash_thread *thread); /* waits for what is und
  */
 struct flash_loan *flash_borrow(struct flash_thread *thread, uint32_t segment, uint32_t offset,
 	uint32_t size_class, uint64_t now_ns);
+/*
+ * What it has read isn't wanted: its memory serves others, so that who waits for another loan holds
+ * nothing meanwhile. The loan stays, its item is NULL. In any state but LATE and PENDING, else nothing
+ * happens.
+ */
+void flash_strip(struct flash_thread *thread, struct flash_loan *loan);
 /* In any state; one that is pending is let go when the device gives it back. Sets *loan to NULL. */
 void flash_return(struct flash_thread *thread, struct flash_loan **loan);
 /* At a turn's end: hands what was borrowed to the device. */

@@ -73,8 +73,10 @@ struct flash_thread {
 	struct buffers *buffers;
 	struct loan *loans, *free;
 	struct loan *oldest, *youngest;
-	uint32_t under_way; /* with the device, let go or not */
-	uint64_t turn_ns;   /* monotonic, of the last poll */
+	uint32_t under_way;	/* with the device, let go or not */
+	uint64_t starved_ns;	/* since when a read could not begin for want of room; 0: none */
+	uint32_t starved_bytes; /* the shortest such */
+	uint64_t turn_ns;	/* monotonic, of the last poll */
 	size_t pinned_bytes;
 	struct read_counts counts;
 };
@@ -358,6 +360,30 @@ take_buffered(struct flash_thread *thread, struct loan *loan, uint32_t bytes)
 	return true;
 }
 
+/*
+ * There is no room for a read of so many bytes: later. But what the device never gives back is no
+ * room for ever: a read that could not even begin for so long is late as well.
+ */
+static struct flash_loan *
+starve(struct flash_thread *thread, struct loan *loan, uint32_t bytes, uint64_t now_ns)
+{
+	uint64_t timeout_ns = thread->flash->options.read_timeout_ms * 1000000ull;
+
+	if (thread->starved_ns == 0) {
+		thread->starved_ns = now_ns;
+		thread->starved_bytes = bytes;
+	} else if (bytes < thread->starved_bytes) {
+		thread->starved_bytes = bytes;
+	}
+	if (now_ns < thread->starved_ns + timeout_ns)
+		return NULL;
+	loan->step = LOAN_DONE;
+	loan->face.state = FLASH_LOAN_LATE;
+	thread->free = loan->free_next;
+	count(&thread->counts.late, 1);
+	return &loan->face;
+}
+
 struct flash_loan *
 flash_borrow(struct flash_thread *thread, uint32_t segment, uint32_t offset, uint32_t size_class,
 	uint64_t now_ns)
@@ -367,7 +393,7 @@ flash_borrow(struct flash_thread *thread, uint32_t segment, uint32_t offset, uin
 	uint32_t bytes = bucket_class_bytes(size_class);
 	struct loan *loan = thread->free;
 
-	if (!loan || position == 0 || thread->under_way >= flash->options.depth)
+	if (!loan || position == 0)
 		return NULL;
 	loan->face = (struct flash_loan){.position = position,
 		.segment = segment,
@@ -384,11 +410,25 @@ flash_borrow(struct flash_thread *thread, uint32_t segment, uint32_t offset, uin
 		thread->free = loan->free_next;
 		return &loan->face;
 	}
-	if (!read_begin(thread, loan, bytes))
-		return NULL;
+	if (thread->under_way >= flash->options.depth || !read_begin(thread, loan, bytes))
+		return starve(thread, loan, bytes, now_ns);
+	if (bytes >= thread->starved_bytes)
+		thread->starved_ns = 0;
 	thread->free = loan->free_next;
 	list(thread, loan);
 	return &loan->face;
+}
+
+void
+flash_strip(struct flash_thread *thread, struct flash_loan *face)
+{
+	struct loan *loan = (struct loan *)face;
+
+	if (loan->step != LOAN_DONE || loan->pins > 0 || !loan->buffer)
+		return;
+	buffers_return(thread->buffers, loan->buffer);
+	loan->buffer = NULL;
+	face->item = NULL;
 }
 
 void

@@ -130,9 +130,12 @@ store_flash_candidate(struct store_thread *thread, uint64_t entry, const uint8_t
 	case FLASH_LOAN_PENDING:
 		return CANDIDATE_PENDING;
 	case FLASH_LOAN_READY:
+		if (!loan->item)
+			return CANDIDATE_OTHER;
 		if (item_has_key(loan->item, key, key_size))
 			return CANDIDATE_MATCH;
 		counter_add(&thread->counters->flash_collisions, 1);
+		flash_strip(thread->flash, loan);
 		return CANDIDATE_OTHER;
 	case FLASH_LOAN_BAD:
 	case FLASH_LOAN_FAILED:
@@ -140,6 +143,7 @@ store_flash_candidate(struct store_thread *thread, uint64_t entry, const uint8_t
 		break;
 	}
 	counter_add(&thread->counters->flash_failed, 1);
+	flash_strip(thread->flash, loan);
 	return CANDIDATE_FAILED;
 }
 
