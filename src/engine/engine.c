@@ -325,7 +325,7 @@ prepare_absent(struct engine *engine, struct batch *batch, uint32_t number)
 	const struct accel_request *find = &engine->finds[number];
 	uint32_t slot = engine->find_slots[number];
 
-	if (find->found == ACCEL_UNVERIFIED && engine->flash)
+	if (find->found == ACCEL_UNVERIFIED && engine->flash && !engine->starved)
 		store_ahead(engine->thread, &batch->held[slot], find->entry);
 	else if (find->found == ACCEL_MISS && batch->slots[slot].request.verb == VERB_STORE)
 		store_expect(engine->store, find->hash);
@@ -380,6 +380,20 @@ wait_in_slot(struct engine *engine, struct slot *slot)
 	slot->stage = SLOT_WAITING;
 }
 
+/*
+ * The run's first request finds no room, perhaps for what was read ahead for those behind it: they
+ * let it go, or all might wait for each other.
+ */
+static void
+let_go_behind(struct engine *engine, struct batch *batch, const struct batch_run *run)
+{
+	uint32_t end = run->slot_first + run->slot_count;
+
+	for (uint32_t i = run->slot_next + 1u; i < end; i++)
+		if (engine_holds(&batch->held[i]))
+			store_release(engine->thread, &batch->held[i]);
+}
+
 /* Runs a request that may wait for flash, with what it holds. False: it waits. */
 static bool
 execute_held(struct engine *engine, struct batch *batch, struct batch_run *run, struct slot *slot,
@@ -396,7 +410,11 @@ execute_held(struct engine *engine, struct batch *batch, struct batch_run *run, 
 		return true;
 	}
 	/* Nobody tells when there is memory again, or room for a read or a record. */
-	batch->poll |= store_held_settled(engine->thread, held);
+	if (store_held_settled(engine->thread, held)) {
+		batch->poll = true;
+		engine->starved = true;
+		let_go_behind(engine, batch, run);
+	}
 	return false;
 }
 

@@ -74,7 +74,8 @@ struct engine {
 	struct parse_limits limits;
 	struct batch *pool;
 	uint32_t pool_count;
-	bool flash; /* requests can wait for items on flash, and hold something meanwhile */
+	bool flash;   /* requests can wait for items on flash, and hold something meanwhile */
+	bool starved; /* one found no room in this turn: nothing is read ahead of it */
 	struct reply_out out;
 	struct slice *pieces;		   /* of one large value */
 	uint32_t pieces_max;		   /* that one value may have */

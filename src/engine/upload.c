@@ -424,6 +424,7 @@ engine_unpark(struct engine *engine, const struct engine_time *time, uint64_t *d
 	engine->turn_ns = time->unix_ns;
 	engine->time = *time;
 	*deadline_ns = 0;
+	engine->starved = false;
 	if (engine->parked_first) {
 		/*
 		 * Who waits for segments doesn't hold back who needs but a chunk, nor the other

@@ -25,6 +25,7 @@ static struct {
 	uint64_t tickets; /* given */
 	uint64_t let_go;  /* up to this one */
 	unsigned looked, asked, released, spent;
+	bool no_room; /* for a read */
 } fake;
 
 struct flash *__wrap_store_flash(struct store *store);
@@ -89,6 +90,8 @@ must_wait(const uint8_t *key, uint32_t key_size)
 		return false;
 	fake.looked++;
 	assert_non_null(fake.holding);
+	if (fake.no_room)
+		return true;
 	if (fake.holding->intent.ticket == 0)
 		fake.holding->intent.ticket = ++fake.tickets;
 	return fake.holding->intent.ticket > fake.let_go;
@@ -407,6 +410,36 @@ long_pipelines(void **state)
 	close_streams();
 }
 
+/* A read finds no room: what those behind it hold is let go, and it is asked for again soon. */
+static void
+no_room(void **state)
+{
+	struct engine_time time;
+	uint64_t deadline;
+
+	(void)state;
+	open_streams();
+	fill();
+	fake.no_room = true;
+	put(1, "get slow\r\nget slow2\r\nget fast\r\n");
+	turn(1, 1);
+	assert_true(pending[0]->poll);
+	/* As if they had been read ahead. */
+	pending[0]->held[1].intent.ticket = ++fake.tickets;
+	pending[0]->held[2].intent.ticket = ++fake.tickets;
+	turn(1, 1);
+	assert_int_equal(fake.released, 2);
+	assert_true(pending[0]->poll);
+	time = feed.time;
+	assert_null(engine_unpark(feed.engine, &time, &deadline));
+	fake.no_room = false;
+	fake.let_go = UINT64_MAX;
+	turn(1, 1);
+	expect(1, "VALUE slow 0 1\r\ns\r\nEND\r\nVALUE slow2 0 1\r\nt\r\nEND\r\nVALUE fast 0 "
+		  "1\r\nf\r\nEND\r\n");
+	close_streams();
+}
+
 /* The worker ends while requests wait: what they hold goes back. */
 static void
 dropped(void **state)
@@ -433,6 +466,7 @@ main(void)
 		cmocka_unit_test(many_wait),
 		cmocka_unit_test(decoded_keys),
 		cmocka_unit_test(long_pipelines),
+		cmocka_unit_test(no_room),
 		cmocka_unit_test(dropped),
 	};
 
