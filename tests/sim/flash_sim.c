@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 /* A history takes tens of milliseconds; one that needs so many seconds will never end. */
-#define PATIENCE_S 20
+#define PATIENCE_S 10
 
 static struct sim sim;
 
@@ -194,7 +194,15 @@ print_totals(const struct sim_totals *t)
 	PRINT(items_written);
 	PRINT(items_reinserted);
 	PRINT(regions_reclaimed);
+	PRINT(regions_hurried);
+	PRINT(regions_retired);
+	printf("\n#");
+	PRINT(promoted);
+	PRINT(flipped);
+	PRINT(collisions);
+	PRINT(unreadable);
 	PRINT(bad_reads);
+	PRINT(late_reads);
 	printf("\n");
 #undef PRINT
 }

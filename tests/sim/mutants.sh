@@ -5,7 +5,7 @@
 # top_srcdir, CC, COMPILE_FLAGS, LINK_OBJECTS, LINK_LIBS. Arguments: names of mutants, all by default.
 set -u
 : "${top_srcdir:?}" "${CC:?}" "${COMPILE_FLAGS:?}" "${LINK_OBJECTS:?}" "${LINK_LIBS:?}"
-seeds=${SEEDS:-500}
+seeds=${SEEDS:-1500}
 processes=$(nproc)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -79,7 +79,9 @@ struct sim_totals {
 	uint64_t histories, steps, requests, reads, hits, flash_hits;
 	uint64_t after_crash_hits, after_stop_hits;
 	uint64_t crashes, recovery_crashes, stop_crashes, stops, unclean_stops, refused, voided;
-	uint64_t written, regions_reclaimed, items_reinserted, items_written, bad_reads;
+	uint64_t written, regions_reclaimed, regions_hurried, regions_retired;
+	uint64_t items_written, items_reinserted, bad_reads, late_reads;
+	uint64_t promoted, flipped, collisions, unreadable;
 };
 
 struct sim {

@@ -548,6 +548,10 @@ destroy_thread(struct sim *sim, unsigned i)
 	if (i < sim->plan.workers)
 		accel_cpu.destroy(sim->accels[i]);
 	store_thread_destroy(sim->threads[i]);
+	sim->totals->promoted += counter_get(&sim->counters[i]->flash_promoted);
+	sim->totals->flipped += counter_get(&sim->counters[i]->flash_flipped);
+	sim->totals->collisions += counter_get(&sim->counters[i]->flash_collisions);
+	sim->totals->unreadable += counter_get(&sim->counters[i]->flash_unreadable);
 	free(sim->counters[i]);
 	sim->threads[i] = NULL;
 }
@@ -648,7 +652,10 @@ add_totals(struct sim *sim)
 	totals->regions_reclaimed += stats.regions_reclaimed;
 	totals->items_reinserted += stats.items_reinserted;
 	totals->items_written += stats.items_written;
+	totals->regions_hurried += stats.regions_hurried;
+	totals->regions_retired += stats.regions_retired;
 	totals->bad_reads += stats.read_bad;
+	totals->late_reads += stats.read_late;
 	totals->voided += stats.voided;
 }
 
