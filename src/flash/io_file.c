@@ -19,7 +19,7 @@
  * A ring of a process that was killed lets its files go a little after the process is gone: so often,
  * so many milliseconds apart, a lock is tried.
  */
-#define LOCK_TRIES 50
+#define LOCK_TRIES 300
 #define LOCK_PAUSE_MS 10
 
 static int
