@@ -47,13 +47,13 @@ class ReadLoad:
 
     def __init__(self, context, value_size):
         self.value_size = value_size
-        data_mb = context.pick(512, 4096) if value_size >= 1024 else context.pick(160, 1024)
+        data_mb = context.pick(512, 4096) if value_size >= 1024 else context.pick(256, 1024)
         self.count = data_mb * MIB // (value_size + 60)
         self.data_bytes = self.count * (value_size + 60)
         self.flash_mb = max(512, 2 * data_mb)
         self.keys = keys(self.count, value_size)
         # Halcyon: its index, 12 bytes a key, its buffers, and a little. extstore: about 110 bytes a key, and slack.
-        self.memory_mb = {"halcyon": 40 + self.count * 20 // MIB, "memcached": 192 + self.count * 150 // MIB}
+        self.memory_mb = {"halcyon": 24 + self.count * 14 // MIB, "memcached": 192 + self.count * 150 // MIB}
         # Whatever was idle for a second goes to flash, whatever memory is free; no item is too small.
         self.ext = {"ext_item_size": min(512, max(40, value_size // 2)), "ext_item_age": 1, "ext_recache_rate": 0}
         self.gets = [*self.keys, "--mix", "get=1", "-c", str(CONNECTIONS), "-P", str(PIPELINE)]
@@ -224,11 +224,13 @@ def part_writes(context):
     for value_size, flash_mb, must, aim in ((1024, context.pick(512, 2048), 1.10, 1.05),
                                             (64, context.pick(128, 512), 1.30, 1.2)):
         fits = flash_mb * MIB // (value_size + 36)
-        load = [*keys(4 * fits, value_size), "--keys-by", "zipf:0.8", "-c", "8", "-P", "32"]
+        # Sixteen sizes around it, for what is lost to steps of sixteen bytes is this much for one size and that for another.
+        sizes = f"{value_size - 8}-{value_size + 7}"
+        load = [*keys(4 * fits, sizes), "--keys-by", "zipf:0.8", "-c", "8", "-P", "32"]
         memory_mb = 48 + fits * 20 // MIB
         server = context.halcyon.start(memory_mb, flash_mb)
         try:
-            context.fill(server, keys(2 * fits, value_size), f"writes {value_size} B", 8, 32)
+            context.fill(server, keys(2 * fits, sizes), f"writes {value_size} B", 8, 32)
             for name, more in (("", []), (", 30% overwrites", ["--overwrites", "0.3"])):
                 cells, kernel, parts = [], [], {}
                 # The first stretch brings it into the state that the load keeps, and isn't counted.
@@ -244,7 +246,7 @@ def part_writes(context):
                     parts["rounds"] = flash["written_bytes"] / (flash_mb * MIB)
                 rows.append(Row(f"write amplification, {value_size} B{name}", f"{Figures(cells).median:.3f}" if cells else "-",
                                 "-", Figures(cells), *((must, aim) if not name else ()), low=True, form="{:.3f}",
-                                note=f"Zipf 0.8 over {4 * fits} keys, cache-aside, flash {flash_mb} MiB, -m {memory_mb}; by the "
+                                note=f"values of {sizes} B, Zipf 0.8 over {4 * fits} keys, cache-aside, flash {flash_mb} MiB, -m {memory_mb}; by the "
                                 f"kernel's count {Figures(kernel).text('{:.3f}')}; " + ", ".join(
                                     f"{part} {value:.3f}" for part, value in parts.items())))
         finally:

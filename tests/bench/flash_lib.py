@@ -260,17 +260,16 @@ class Context:
         return summary["misses"]
 
     def fill_whole(self, server, keys, count, what):
-        """Fills, and sets again what is missing, slower, until hardly anything is. Returns the share still missing."""
+        """Fills, and sets again what is missing, slower, until hardly anything is. Returns the share still missing, of a sample."""
         self.fill(server, keys, what + ", fill")
-        server.settle_flash()
-        missing = 0
         for attempt in range(4):
-            missing = self.misses(server, keys, count, what + ", topped up",
-                                  ["--cache-aside", *(["--rate", "20000"] if attempt > 1 else [])])
             server.settle_flash()
-            if missing <= count // 1000:
-                break
-        return missing / count
+            sample = self.run(server, ["-c", "8", "-P", "16", *keys, "--mix", "get=1", "--requests", str(min(count, 50000))],
+                              what + ", sample")
+            missing = sample["misses"] / sample["gets"]
+            if missing <= 0.001 or attempt == 3:
+                return missing
+            self.misses(server, keys, count, what + ", topped up", ["--cache-aside", *(["--rate", "20000"] if attempt else [])])
 
 
 def run_fio(context, size_mb, block, depth, seconds):
