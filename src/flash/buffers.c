@@ -176,3 +176,9 @@ buffers_owner(const struct buffers *buffers, const void *bytes)
 		return NULL;
 	return buffers->pieces[piece_of(buffers, bytes)].owner;
 }
+
+size_t
+buffers_bytes(const struct buffers *buffers, const void *buffer)
+{
+	return (size_t)BUFFERS_LEAST << buffers->pieces[piece_of(buffers, buffer)].order;
+}

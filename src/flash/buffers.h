@@ -23,6 +23,8 @@ void *buffers_borrow(struct buffers *buffers, size_t bytes, void *owner);
 void buffers_return(struct buffers *buffers, void *buffer);
 /* Of the lent buffer that these bytes stand in; NULL: they stand in none. */
 void *buffers_owner(const struct buffers *buffers, const void *bytes);
+/* Bytes of the range that a lent buffer takes. */
+size_t buffers_bytes(const struct buffers *buffers, const void *buffer);
 /* What a buffer of so many bytes takes of the range. */
 size_t buffers_rounded(size_t bytes);
 

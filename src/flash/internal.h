@@ -337,6 +337,8 @@ bool snapshot_load(struct flash *flash, const struct flash_super *found);
 
 bool reads_create(struct flash *flash);
 void reads_destroy(struct flash *flash);
+/* Counts a duration in the first step whose bound it doesn't exceed. One thread's. */
+void flash_histogram_add(struct flash_histogram *histogram, uint64_t ns);
 /* Mean microseconds that reads took lately: the writer makes way above options.read_target_us. */
 uint32_t reads_recent_us(const struct flash *flash);
 void reads_stats(const struct flash *flash, struct flash_stats *stats);

@@ -99,8 +99,8 @@ flash_histogram_bound(unsigned step)
 	return (uint64_t)(5 + step % 4) * (250ull << step / 4);
 }
 
-static void
-histogram_add(struct flash_histogram *histogram, uint64_t ns)
+void
+flash_histogram_add(struct flash_histogram *histogram, uint64_t ns)
 {
 	unsigned step = 0;
 
@@ -334,27 +334,22 @@ read_begin(struct flash_thread *thread, struct loan *loan, uint32_t bytes)
 
 /* What is in a write buffer is copied. false: it isn't there, or there is no room for it. */
 static bool
-take_buffered(struct flash_thread *thread, struct loan *loan, uint32_t bytes)
+take_buffered(struct flash_thread *thread, struct loan *loan)
 {
-	struct flash *flash = thread->flash;
+	uint32_t room = log_buffered(thread->flash, loan->face.position, NULL, 0);
 
-	uint32_t room = (uint32_t)buffers_rounded(bytes);
-
-	for (;;) {
-		loan->buffer = buffers_borrow(thread->buffers, room, loan);
-		if (!loan->buffer)
-			return false;
-		bytes = log_buffered(flash, loan->face.position, loan->buffer, room);
-		if (bytes != 0 && bytes <= room)
-			break;
+	if (room == 0)
+		return false;
+	loan->buffer = buffers_borrow(thread->buffers, room, loan);
+	if (!loan->buffer)
+		return false;
+	/* In this turn it stays where it is. */
+	if (log_buffered(thread->flash, loan->face.position, loan->buffer, room) != room) {
 		buffers_return(thread->buffers, loan->buffer);
 		loan->buffer = NULL;
-		if (bytes == 0)
-			return false;
-		room = bytes;
+		return false;
 	}
 	loan->step = LOAN_DONE;
-	loan->request.size = room;
 	loan->face.state = FLASH_LOAN_READY;
 	loan->face.item = (const struct item *)(const void *)loan->buffer;
 	return true;
@@ -402,14 +397,14 @@ flash_borrow(struct flash_thread *thread, uint32_t segment, uint32_t offset, uin
 	loan->pins = 0;
 	loan->let_go = false;
 	loan->begun_ns = now_ns;
+	if (take_buffered(thread, loan)) {
+		thread->free = loan->free_next;
+		return &loan->face;
+	}
 	/* Of a class without a size the header is read first, to where the longest would fit. */
 	loan->head = bytes == 0;
 	if (loan->head)
 		bytes = flash->options.item_bytes_max + TRAILER_MOST;
-	if (take_buffered(thread, loan, bytes)) {
-		thread->free = loan->free_next;
-		return &loan->face;
-	}
 	if (thread->under_way >= flash->options.depth || !read_begin(thread, loan, bytes))
 		return starve(thread, loan, bytes, now_ns);
 	if (bytes >= thread->starved_bytes)
@@ -507,8 +502,8 @@ complete(struct flash_thread *thread, struct loan *loan, uint64_t now_ns)
 	count(&thread->counts.reads, 1);
 	count(&thread->counts.bytes, loan->request.size);
 	if (loan->pushed_ns) {
-		histogram_add(&thread->counts.queue_time, loan->pushed_ns - loan->taken_ns);
-		histogram_add(&thread->counts.device_time, thread->turn_ns - loan->pushed_ns);
+		flash_histogram_add(&thread->counts.queue_time, loan->pushed_ns - loan->taken_ns);
+		flash_histogram_add(&thread->counts.device_time, thread->turn_ns - loan->pushed_ns);
 	}
 	/* Whichever thread's store comes last: a hint. */
 	took_us = took_us < UINT32_MAX / 2 ? took_us : UINT32_MAX / 2;
@@ -611,7 +606,7 @@ flash_pin(struct flash_thread *thread, const void *bytes)
 	if (!loan)
 		return FLASH_ELSEWHERE;
 	check(loan->step == LOAN_DONE);
-	size = buffers_rounded(loan->request.size);
+	size = buffers_bytes(thread->buffers, loan->buffer);
 	if (loan->pins == 0) {
 		if (thread->pinned_bytes + size > thread->flash->reads->range_bytes / 2)
 			return FLASH_PIN_REFUSED;
@@ -629,7 +624,7 @@ flash_unpin(struct flash_thread *thread, const void *bytes)
 	check(loan && loan->pins > 0);
 	if (--loan->pins > 0)
 		return;
-	thread->pinned_bytes -= buffers_rounded(loan->request.size);
+	thread->pinned_bytes -= buffers_bytes(thread->buffers, loan->buffer);
 	if (loan->let_go)
 		loan_free(thread, loan);
 }
