@@ -74,10 +74,10 @@ def part_crossover(context):
             out.write(plot(curve, level.median, at))
     text = "; ".join(f"{rate:.1%} {rate_text(value)}" for rate, value in curve)
     return [Row("crossover: DRAM cache's misses", f"{rate_text(level.median)}/s", f"{rate_text(curve[0][1])}/s without misses"
-                if curve else "-", at, 0.05, 0.03, low=True, form="{:.4f}",
+                if curve else "-", at if at is not None or not curve else curve[-1][0], 0.05, 0.03, low=True, form="{:.4f}",
                 note=f"{count} keys, {CONNECTIONS} workers over {context.transport}, {PENALTY_US / 1000:g} ms a miss; Halcyon -m 64, {share.median:.1%} from "
                 f"flash, {missed:.3%} missed ({missing:.2%} missing at the start); memcached at {text}"
-                + ("" if at is not None or not curve else "; they don't cross up to 10%"))]
+                + ("" if at is not None or not curve else "; they don't cross up to 10%, so it is more than that"))]
 
 
 # --- the plot -------------------------------------------------------------------------------------------------------
