@@ -180,6 +180,8 @@ add_slot(struct engine *engine, struct batch *batch, uint32_t run)
 	slot->stage = SLOT_EXECUTE;
 	slot->run = (uint16_t)run;
 	slot->hinted = false;
+	if (engine->flash)
+		batch->held[batch->slot_count].intended = false;
 	if (request->key_size > 0 && request->verb <= VERB_INSPECT) {
 		struct accel_request *find = &engine->finds[engine->find_count];
 
@@ -394,6 +396,44 @@ let_go_behind(struct engine *engine, struct batch *batch, const struct batch_run
 			store_release(engine->thread, &batch->held[i]);
 }
 
+/* Will it change its key, whatever is there? */
+static bool
+changes_surely(const struct request *request)
+{
+	if (request->options & REQUEST_CAS_COMPARE)
+		return false;
+	switch ((enum verb)request->verb) {
+	case VERB_STORE:
+		return request->mode == MODE_SET;
+	case VERB_FETCH:
+		return request->options & REQUEST_TTL;
+	case VERB_ARITHMETIC:
+	case VERB_TOUCH:
+	case VERB_DELETE:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/*
+ * A request waits for its record: those behind it put theirs into the same commit, else a pipeline of
+ * changes would take one each.
+ */
+static void
+intend_behind(struct engine *engine, struct batch *batch, const struct batch_run *run)
+{
+	uint32_t end = run->slot_first + run->slot_count;
+
+	for (uint32_t i = run->slot_next + 1u; i < end; i++) {
+		const struct request *request = &batch->slots[i].request;
+
+		if (request->key_size > 0 && !batch->held[i].intended && changes_surely(request))
+			store_intend(engine->thread, &batch->held[i], request->key,
+				request->key_size, request->hash);
+	}
+}
+
 /* Runs a request that may wait for flash, with what it holds. False: it waits. */
 static bool
 execute_held(struct engine *engine, struct batch *batch, struct batch_run *run, struct slot *slot,
@@ -409,6 +449,8 @@ execute_held(struct engine *engine, struct batch *batch, struct batch_run *run, 
 			store_release(engine->thread, held);
 		return true;
 	}
+	if (held->intent.ticket)
+		intend_behind(engine, batch, run);
 	/* Nobody tells when there is memory again, or room for a read or a record. */
 	if (store_held_settled(engine->thread, held)) {
 		batch->poll = true;

@@ -54,6 +54,7 @@ store_release(struct store_thread *thread, struct store_held *held)
 		thread->spent = loan;
 	}
 	held->intent = (struct flash_intent){0};
+	held->intended = false;
 	if (thread->held == held)
 		thread->held = NULL;
 }
@@ -222,6 +223,45 @@ store_flash_kill(
 	return STORE_REFUSED;
 }
 
+static uint64_t
+position_of_loan(const struct store_thread *thread, const struct item *item)
+{
+	for (const struct flash_loan *loan = thread->held ? thread->held->loans : NULL; loan;
+		loan = loan->next)
+		if (loan->item == item)
+			return loan->position;
+	return 0;
+}
+
+void
+store_intend(struct store_thread *thread, struct store_held *held, const uint8_t *key,
+	uint32_t key_size, uint64_t hash)
+{
+	struct store *store = thread->store;
+	struct store_view view;
+	enum store_found found;
+	uint64_t position = 0;
+
+	if (held->intended || held->intent.ticket ||
+		store->options.flash->journal != FLASH_JOURNAL_SYNC)
+		return;
+	if (!store_held_settled(thread, held))
+		return;
+	store_hold(thread, held);
+	found = store_find(thread, key, key_size, hash, NULL, &view, NULL);
+	if (found == STORE_PRESENT || found == STORE_EXPIRED)
+		position = view.flash ? position_of_loan(thread, view.item)
+				      : store_flash_origin(store, view.item);
+	/*
+	 * Without the bucket's lock: a copy that is made after this has a place above what the record
+	 * covers, and the change asks for another.
+	 */
+	if (position)
+		flash_invalidate(store->flash, FLASH_RECORD_KEY, hash, position, &held->intent);
+	held->intended = found != STORE_PENDING && (!position || held->intent.ticket);
+	store_hold(thread, NULL);
+}
+
 /* --- copies of items ---------------------------------------------------------------------- */
 
 /* Bytes of an item as it stands on flash: whole, without a place there. */
@@ -317,16 +357,6 @@ copy_to_flash(const struct store *store, struct item *to, const struct item *ite
 }
 
 /* --- promoting ---------------------------------------------------------------------------- */
-
-static uint64_t
-position_of_loan(const struct store_thread *thread, const struct item *item)
-{
-	for (const struct flash_loan *loan = thread->held ? thread->held->loans : NULL; loan;
-		loan = loan->next)
-		if (loan->item == item)
-			return loan->position;
-	return 0;
-}
 
 /* Under the lock: the copy in memory, which the index names from now on. */
 static void

@@ -117,6 +117,7 @@ enum store_found { STORE_ABSENT, STORE_PRESENT, STORE_EXPIRED, STORE_FLUSHED, ST
 struct store_held {
 	struct flash_loan *loans;
 	struct flash_intent intent;
+	bool intended; /* store_intend has nothing more to do for it */
 };
 
 /*
@@ -138,6 +139,13 @@ void store_held_spent(struct store_thread *thread);
  * begins to be read, so that those of a batch are under way together.
  */
 void store_ahead(struct store_thread *thread, struct store_held *held, uint64_t entry);
+/*
+ * A change of the key will be asked for soon, behind another request that waits: if the key has a
+ * copy on flash, the record that kills it goes to the journal now, together with others'. (Should
+ * nothing come of the change, the item is lost in a crash, and only then.)
+ */
+void store_intend(struct store_thread *thread, struct store_held *held, const uint8_t *key,
+	uint32_t key_size, uint64_t hash);
 /*
  * What the thread's loop sleeps on beside its front: -1 without flash; and for how long at most (-1:
  * any time). store_turn_begin settles what has come, store_turn_end pushes what was begun.
