@@ -71,17 +71,36 @@ index_image_begin(
 	return parts_of(index, image, parts);
 }
 
-/* No lock is held, no link leads out of the units. */
-static bool
-makes_sense(const struct index *index, const struct index_image *image)
+/* Of so many words, which aren't the header. */
+static uint64_t
+count_entries(const _Atomic uint64_t *words, unsigned count)
 {
+	uint64_t entries = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		uint64_t word = atomic_load_explicit(&words[i], memory_order_relaxed);
+
+		entries += !bucket_entry_is_empty(word) && !bucket_entry_is_link(word);
+	}
+	return entries;
+}
+
+/*
+ * No lock is held, no link leads out of the units. The entries are counted: some may have been taken
+ * out after the image was made, and what stands in units that are free are no entries.
+ */
+static bool
+makes_sense(const struct index *index, const struct index_image *image, uint64_t *entries)
+{
+	*entries = 0;
 	for (uint64_t number = 0; number < image->buckets; number++) {
-		uint64_t header = atomic_load_explicit(
-			&index->table.buckets[number].header, memory_order_relaxed);
+		const struct bucket *bucket = &index->table.buckets[number];
+		uint64_t header = atomic_load_explicit(&bucket->header, memory_order_relaxed);
 
 		if (bucket_header_is_locked(header) ||
 			bucket_header_link(header) > image->units_made)
 			return false;
+		*entries += count_entries(bucket->entries, BUCKET_ENTRIES);
 	}
 	for (uint32_t unit = 1; unit <= image->units_made; unit++) {
 		const struct bucket_unit *at = bucket_unit_at(&index->table, unit);
@@ -90,6 +109,7 @@ makes_sense(const struct index *index, const struct index_image *image)
 
 		if (bucket_entry_is_link(last) && bucket_number_gather(last) > image->units_made)
 			return false;
+		*entries += count_entries(at->entries, BUCKET_UNIT_ENTRIES);
 	}
 	return true;
 }
@@ -97,14 +117,16 @@ makes_sense(const struct index *index, const struct index_image *image)
 bool
 index_image_end(struct index *index, const struct index_image *image)
 {
-	if (!makes_sense(index, image))
+	uint64_t entries;
+
+	if (!makes_sense(index, image, &entries))
 		return false;
 	atomic_store(&index->units_made, image->units_made);
 	atomic_store(&index->units_free, image->units_free);
 	atomic_store(&index->units_in_chains, image->units_in_chains);
 	atomic_store(&index->space_used, image->buckets * sizeof(struct bucket) +
 						 image->units_made * sizeof(struct bucket_unit));
-	atomic_store(&index->entries, (int64_t)image->entries);
+	atomic_store(&index->entries, (int64_t)entries);
 	atomic_store(&index->table.tag_bits_lost, image->tag_bits_lost);
 	atomic_store_explicit(&index->table.count, image->buckets, memory_order_release);
 	return true;

@@ -819,6 +819,7 @@ store_flash_open(struct store *store)
 {
 	struct flash_options options = *store->options.flash;
 	struct flash_stats stats;
+	struct index_stats found;
 
 	options.memory_bytes = store->options.limit_bytes;
 	options.item_bytes_max = item_bytes_max(store);
@@ -841,7 +842,8 @@ store_flash_open(struct store *store)
 	store->seed = flash_hash_seed(store->flash);
 	atomic_store(&store->cas_next, flash_cas_first(store->flash));
 	atomic_store(&store->flush_at_ns, flash_flush_due_ns(store->flash));
-	store->flash_objects_found = stats.recovered_items;
+	index_get_stats(store->index, &found);
+	store->flash_objects_found = found.entries;
 	return true;
 }
 

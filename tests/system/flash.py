@@ -593,6 +593,34 @@ def pipelines_in_order(io):
 
 
 @on_both
+def pipelined_changes_share_commits(io):
+    """Overwrites of a pipeline put their records into the journal together; what they acknowledge outlives a kill."""
+    with Tier(io) as tier:
+        count = 800
+        for number in range(count):
+            tier.client.store(b"q%d" % number, value_of(number))
+        tier.spill()
+        tier.see_there([b"q%d" % number for number in range(0, count, 10)])
+        records, commits = tier.counter("flash_journal_records"), tier.counter("flash_journal_commits")
+        for first in range(0, count, 50):
+            for number in range(first, first + 50):
+                request = [b"set q%d 0 0 3\r\nnew\r\n", b"delete q%d\r\n", b"touch q%d 0\r\n"][number % 3]
+                tier.client.send(request % number)
+            for number in range(first, first + 50):
+                answer = tier.client.line()
+                check(answer in (b"STORED", b"DELETED", b"TOUCHED"), "change %d: %r" % (number, answer))
+        records, commits = (tier.counter("flash_journal_records") - records,
+                            tier.counter("flash_journal_commits") - commits)
+        check(records >= count / 2, "%d records for %d changes of keys on flash" % (records, count))
+        check(commits < records / 4, "%d commits for %d records" % (commits, records))
+        tier.again(tier.daemon.kill)
+        for number in range(count):
+            for _, _, value, _ in tier.client.get(b"q%d" % number):
+                check(number % 3 != 1, "q%d came back" % number)
+                check(value == (b"new" if number % 3 == 0 else value_of(number)), "q%d: an old value" % number)
+
+
+@on_both
 def large_values(io):
     """Up to -I 8m; a large one does not keep small ones of another connection waiting for seconds."""
     sizes = [(1 << 20) + 1, 1500000, 2 << 20, 3000001, 4 << 20, 6000000, (8 << 20) - 600]

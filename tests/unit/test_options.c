@@ -297,7 +297,7 @@ test_flash_values(void **state)
 	assert_int_equal(options.flash_journal, 0);
 	assert_int_equal(options.flash_depth, 128);
 	assert_int_equal(options.flash_read_timeout_ms, 1000);
-	assert_int_equal(options.flash_reinsert, 7);
+	assert_int_equal(options.flash_reinsert, 5);
 	assert_int_equal(options.flash_write_budget, 0);
 	assert_int_equal(options.stop_timeout_s, 90);
 	assert_false(options.flash_format);
