@@ -49,7 +49,7 @@ supersede(const struct oracle *oracle, struct oracle_key *key, uint32_t i)
 		state->standing = ORACLE_LATELY;
 		state->since_ns = oracle->now_ns;
 		state->since_step = oracle->step;
-	} else if (oracle->now_ns - state->since_ns > ASYNC_NS &&
+	} else if (!oracle->unmarked && oracle->now_ns - state->since_ns > ASYNC_NS &&
 		   oracle->step - state->since_step > ASYNC_STEPS) {
 		forget(key, i);
 		return false;
@@ -190,7 +190,8 @@ survives(const struct oracle *oracle, const struct oracle_state *state, bool sto
 		return false;
 	if (oracle->journal == FLASH_JOURNAL_OFF)
 		return stopping && state->standing == ORACLE_LIVE;
-	return state->standing != ORACLE_LATELY || oracle->now_ns - state->since_ns <= ASYNC_NS ||
+	return state->standing != ORACLE_LATELY || oracle->unmarked ||
+	       oracle->now_ns - state->since_ns <= ASYNC_NS ||
 	       oracle->step - state->since_step <= ASYNC_STEPS;
 }
 

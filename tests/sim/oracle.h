@@ -46,6 +46,11 @@ struct oracle {
 	enum flash_journal_mode journal;
 	bool flash;
 	uint64_t now_ns, step; /* the caller keeps them */
+	/*
+	 * He says so: flash has failed, and neither records nor the mark that it is void could be
+	 * made durable yet. With an asynchronous journal what was acknowledged just before is lost.
+	 */
+	bool unmarked;
 	/* A delayed flush_all: when the process will do it, and when one that crashed will have. */
 	uint64_t flush_ns, flush_after_crash_ns;
 	uint64_t cas_largest; /* that was ever given, */

@@ -632,8 +632,11 @@ sim_flash(struct sim *sim)
 {
 	oracle_time(&sim->oracle);
 	sim->oracle.step++;
-	if (sim->plan.flash)
+	if (sim->plan.flash) {
 		store_background_flash(sim->threads[sim->plan.workers + 2], now_ns);
+		sim->oracle.unmarked = !flash_alive(store_flash(sim->store)) &&
+				       !flash_voided(store_flash(sim->store));
+	}
 	rcu_quiescent();
 }
 
