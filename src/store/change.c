@@ -79,7 +79,8 @@ take_present(struct change *change, _Atomic uint64_t *slot, uint64_t entry)
 	change->slot = slot;
 	store_view_fill(store, view, entry, slot, change->locked.number);
 	change->found = store_judge(change->thread, view->item, view->segment);
-	change->epoch = memory_segment_epoch(store->memory, view->segment);
+	change->epoch = atomic_load_explicit(
+		&store->arena.faces[view->segment].epoch, memory_order_relaxed);
 	if (view->kinds & ITEM_FLASH)
 		change->position = store_flash_origin(store, view->item);
 }
@@ -182,8 +183,8 @@ look_again(struct change *change)
  * the key's. What can't be read is taken for it, and dies: by its place, because the key behind it
  * isn't known. STORE_DONE: the change can go on.
  */
-static enum store_status
-settle_look(struct change *change)
+static __attribute__((noinline)) enum store_status
+settle_flash(struct change *change)
 {
 	struct store_thread *thread = change->thread;
 
@@ -204,13 +205,21 @@ settle_look(struct change *change)
 	return change->pending ? STORE_WAIT : STORE_DONE;
 }
 
+static inline enum store_status
+settle_look(struct change *change)
+{
+	return __builtin_expect(change->failed || change->pending, 0) ? settle_flash(change)
+								      : STORE_DONE;
+}
+
 /* The present item's copy on flash, if it has one, must be dead for ever before it is superseded. */
 static inline enum store_status
 kill_copy(struct change *change)
 {
-	return change->position ? store_flash_kill(change->thread, FLASH_RECORD_KEY,
-					  change->locked.hash, change->position)
-				: STORE_DONE;
+	return __builtin_expect(change->position != 0, 0)
+		       ? store_flash_kill(change->thread, FLASH_RECORD_KEY, change->locked.hash,
+				 change->position)
+		       : STORE_DONE;
 }
 
 uint32_t
