@@ -133,7 +133,8 @@ add_ext(struct options_flash *flash, char *word, char *error)
 		isdigit((unsigned char)size[strlen(size) - 1]) ||
 		known == sizeof buckets / sizeof *buckets) {
 		fail(error,
-			"option -o: ext_path=%.200s%s%.32s%s%.32s is not FILE:SIZE with m, g, t or p "
+			"option -o: ext_path=%.200s%s%.32s%s%.32s is not FILE:SIZE with m, g, t or "
+			"p "
 			"behind the number",
 			word, size ? ":" : "", size ? size : "", bucket ? ":" : "",
 			bucket ? bucket : "");
@@ -147,8 +148,8 @@ add_ext(struct options_flash *flash, char *word, char *error)
 }
 
 bool
-options_flash_read(const struct options *options, struct options_flash *flash,
-	char error[OPTIONS_ERROR_MAX])
+options_flash_read(
+	const struct options *options, struct options_flash *flash, char error[OPTIONS_ERROR_MAX])
 {
 	const char *list = options->ext_path;
 	char *word;

@@ -21,8 +21,8 @@ struct options_flash {
  * flash-path with flash-size, then ext-path. False: *error says in one line what is wrong. Give back
  * by options_flash_free, then too.
  */
-bool options_flash_read(const struct options *options, struct options_flash *flash,
-	char error[OPTIONS_ERROR_MAX]);
+bool options_flash_read(
+	const struct options *options, struct options_flash *flash, char error[OPTIONS_ERROR_MAX]);
 void options_flash_free(struct options_flash *flash);
 
 /* Bytes, with k, m, g, t or p behind them. False: it isn't one. */

@@ -63,9 +63,9 @@ struct region {
 	_Atomic uint16_t errors; /* reads that failed since it was opened */
 	uint16_t file;
 	uint32_t opened_s;
-	uint32_t entries; /* items in it, */
+	uint32_t entries;      /* items in it, */
 	_Atomic uint32_t used; /* and bytes, its header included */
-	uint64_t base;	  /* bytes from the file's beginning */
+	uint64_t base;	       /* bytes from the file's beginning */
 };
 
 static inline bool
@@ -162,7 +162,7 @@ struct flash {
 	bool inspected; /* by flash_inspect */
 	int wake_fd;	/* eventfd: flash_wake */
 	_Atomic bool asleep;
-	_Atomic bool woken; /* since flash_work began */
+	_Atomic bool woken;	   /* since flash_work began */
 	struct dispatch *dispatch; /* flash.c's own */
 };
 
@@ -326,8 +326,8 @@ void journal_stats(const struct flash *flash, struct flash_stats *stats);
 bool recover_run(
 	struct flash *flash, const struct flash_super *found, char *error, size_t error_size);
 /* Why nothing of what was found can be believed; NULL: it can. clean: by the saved index. */
-const char *recover_why_void(const struct flash_super *found, bool clean, bool journal_damaged,
-	uint64_t now_ns);
+const char *recover_why_void(
+	const struct flash_super *found, bool clean, bool journal_damaged, uint64_t now_ns);
 /* Reads the saved index through: is it whole? */
 bool snapshot_is_whole(struct flash *flash, const struct flash_super *found);
 /* Called by it after a clean stop. false: the snapshot isn't whole; the index is empty. */
