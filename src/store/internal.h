@@ -2,7 +2,7 @@
 /*
  * The store's own structs, for its three files: store.c (life and look-ups), change.c (writes),
  * upkeep.c (what memory and index ask of the items' owner, background work), flash.c (items on
- * flash: finding, promoting, what flash asks).
+ * flash: finding, promoting, what flash asks), flash_open.c (start and stop of flash).
  */
 #ifndef STORE_INTERNAL_H
 #define STORE_INTERNAL_H
@@ -145,6 +145,10 @@ enum memory_dropped store_flash_flushed(struct store_thread *thread, struct inde
  * back. Nobody waits for it.
  */
 void store_flash_forget(struct store_thread *thread, const struct item *item, uint64_t hash);
+extern const struct flash_items store_flash_items;
+
+/* --- flash_open.c --- */
+
 /* Makes store->flash; false with a line in options.error, or errno. */
 bool store_flash_open(struct store *store);
 
