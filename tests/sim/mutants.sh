@@ -46,7 +46,7 @@ wanted=("$@")
 
 # The journal and what waits for it.
 mutant no-wait src/flash/journal.c 's/if \(flash->options.journal == FLASH_JOURNAL_ASYNC\)/if (1)/'
-mutant no-record src/store/change.c 's/return change->position \?/return change->position == 1 ?/'
+mutant no-record src/store/change.c 's/__builtin_expect\(change->position != 0, 0\)/0/'
 mutant no-place-record src/store/change.c 's/^\t\t\tposition \? store_flash_kill/\t\t\tposition == 1 ? store_flash_kill/'
 mutant no-place-in-recovery src/flash/recover.c 's/if \(replaced.segment == 0\)/if (1)/'
 mutant block-in-place src/flash/journal.c 's/journal->spare = older;/journal->spare = place;/'
@@ -70,7 +70,7 @@ mutant reads-unchecked src/flash/read.c 's/if \(layout_item_valid\($/if (layout_
 mutant marker-ignored src/flash/super.c 's/super->marked = marker_is_there\(flash\);/super->marked = false;/'
 mutant clean-mark-stays src/flash/recover.c 's/super->(state = FLASH_IN_USE|snapshot_sequence = 0);/;/'
 mutant sequence-again src/flash/recover.c 's/recover->first = recover->sequence = most \+ SEQUENCES_APART;/recover->first = recover->sequence = found->sequence_next + 1;/'
-mutant cas-again src/store/flash.c 's/atomic_store\(\&store->cas_next, flash_cas_first\(store->flash\)\);/atomic_store(\&store->cas_next, 1);/'
+mutant cas-again src/store/flash_open.c 's/atomic_store\(\&store->cas_next, flash_cas_first\(store->flash\)\);/atomic_store(\&store->cas_next, 1);/'
 # Records of what left while nobody waited.
 mutant flushed-forgotten src/store/upkeep.c 's/reason == MEMORY_FLUSHED\)$/false)/'
 
