@@ -221,31 +221,33 @@ def part_latency(context):
 
 def part_writes(context):
     rows = []
-    for value_size, flash_mb, must, aim in ((1024, context.pick(256, 2048), 1.10, 1.05),
-                                            (64, context.pick(64, 512), 1.30, 1.2)):
-        fits = flash_mb * MIB // (value_size + 36)
+    for value_size, key_size, flash_mb, must, aim in ((1024, 16, context.pick(256, 2048), 1.10, 1.05),
+                                                      (64, 16, context.pick(64, 512), 1.30, 1.2),
+                                                      (64, 64, context.pick(64, 512), 1.30, 1.2)):
+        fits = flash_mb * MIB // (value_size + key_size + 20)
+        what = f"{value_size} B, keys of {key_size} B"
         # Sixteen sizes around it, for what is lost to steps of sixteen bytes is this much for one size and that for another.
         sizes = f"{value_size - 8}-{value_size + 7}"
-        load = [*keys(4 * fits, sizes), "--keys-by", "zipf:0.8", "-c", "8", "-P", "32"]
+        load = [*keys(4 * fits, sizes, key_size), "--keys-by", "zipf:0.8", "-c", "8", "-P", "32"]
         memory_mb = 48 + fits * 20 // MIB
         server = context.halcyon.start(memory_mb, flash_mb)
         try:
-            context.fill(server, keys(2 * fits, sizes), f"writes {value_size} B", 8, 32)
+            context.fill(server, keys(2 * fits, sizes, key_size), f"writes {what}", 8, 32)
             for name, more in (("", []), (", 30% overwrites", ["--overwrites", "0.3"])):
                 total = {}
                 # The first stretch brings it into the state that the load keeps, and isn't counted. Reclaim copies items on
                 # in bursts, so a stretch says little: all of them are one figure, until a third of a round is written.
                 for stretch in range(1 + context.pick(4, 12)):
                     run = context.run(server, [*load, "--mix", "get=1", "--cache-aside", *more, "-T",
-                                               str(context.pick(4, 15))], f"writes {value_size} B{name}")
+                                               str(context.pick(4, 15))], f"writes {what}{name}")
                     if stretch == 0:
                         continue
-                    total = {what: total.get(what, 0) + value for what, value in run["flash"].items()}
+                    total = {part: total.get(part, 0) + value for part, value in run["flash"].items()}
                     if total["written_bytes"] > flash_mb * MIB / 3:
                         break
                 parts = {part: total[part] / total["item_bytes"] for part in ("written_bytes", "device_written_bytes",
                                                                               "reinserted_bytes", "journal_bytes")}
-                rows.append(Row(f"write amplification, {value_size} B{name}", f"{parts['written_bytes']:.3f}", "-",
+                rows.append(Row(f"write amplification, {what}{name}", f"{parts['written_bytes']:.3f}", "-",
                                 parts["written_bytes"], *((must, aim) if not name else ()), low=True, form="{:.3f}",
                                 note=f"values of {sizes} B, Zipf 0.8 over {4 * fits} keys, cache-aside, flash {flash_mb} MiB, "
                                 f"-m {memory_mb}; by the kernel's count {parts['device_written_bytes']:.3f}; reinserted "
