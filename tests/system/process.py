@@ -124,7 +124,9 @@ for options, pattern in (
         (["-S"], "-S|sasl|SASL"),
         (["-Y", "/etc/hostname"], "-Y|auth"),
         (["-e", "/tmp/memory"], "-e|memory-file"),
-        (["-o", "ext_path=/tmp/flash:64m"], "ext_path"),
+        (["-o", "ext_path=/tmp/flash"], "ext_path"),
+        (["-o", "ext_path=/tmp/flash:64"], "ext_path"),
+        (["-M", "--flash-path", "/tmp/flash", "--flash-size", "64m"], "disable-evictions"),
         (["-o", "ssl_chain_cert=/tmp/cert"], "ssl_chain_cert")):
     make_check_refused("refused: " + " ".join(options)[:40], options, pattern)
 
